@@ -1,0 +1,724 @@
+/* latentkv: the stable C ABI. Paged attention over a quantised latent KV cache (Multi-head Latent
+ * Attention).
+ *
+ * Read top to bottom: the declarations follow the data. status -> context -> model -> pool ->
+ * sequences (request to blocks)
+ * -> weights and RoPE (project) -> append (quantise) -> plan and attend -> gather, merge.
+ *
+ * Two ways in, one set of semantics. (1) The engine owns the blocks: it creates a pool with
+ * LKV_OWNER_ENGINE over its own memory and passes block tables, lengths and slots. (2) latentkv
+ * owns the blocks (LKV_OWNER_LIBRARY): lkv_seq_* and lkv_pool_step answer admission, tables and
+ * slots. The append and attend calls are the same; they never ask who filled the table.
+ *
+ * Rules that hold everywhere
+ * - Every function that can fail returns lkv_status; 0 is success. On failure outputs and objects
+ * are as before, unless the function says otherwise, and lkv_last_error() of the calling thread has
+ * a sentence with the value found and the value wanted.
+ * - Structs that start with `size` grow at the end only: set size = sizeof(struct) and zero the
+ * rest. A longer struct from a newer caller is accepted when its unknown tail is zero, and refused
+ * with LKV_E_VERSION otherwise.
+ * - Objects are created with one reference; release may be called in any order (children hold their
+ * parents), and on NULL.
+ * - Pointers in arguments are borrowed until the call returns, or, where marked "device", until the
+ * work on `stream` is done.
+ * - stream is a cudaStream_t for a CUDA context and must be NULL for a CPU context, where every
+ * call is synchronous.
+ * - After fork() objects of the parent are refused in the child (LKV_E_INVALID).
+ * - The library never prints, exits, aborts or throws, and reads no environment variable.
+ * All items are "Since 0.1" unless said otherwise. */
+#ifndef LATENTKV_LATENTKV_H
+#define LATENTKV_LATENTKV_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+#if defined(LKV_BUILDING)
+#define LKV_API __attribute__((visibility("default")))
+#else
+#define LKV_API
+#endif
+
+#define LKV_VERSION_MAJOR 0
+#define LKV_VERSION_MINOR 1
+#define LKV_VERSION_PATCH 0
+
+/* ---- status
+ * ----------------------------------------------------------------------------------------------------------------
+ */
+
+typedef int32_t lkv_status; /* LKV_OK or one of the codes below; values are frozen */
+enum {
+    LKV_OK = 0,
+    /* 1-9: the caller */
+    LKV_E_INVALID = 1,     /* an argument is wrong */
+    LKV_E_UNSUPPORTED = 2, /* right, but this build, device or version cannot do it */
+    LKV_E_VERSION = 3,     /* a struct carries fields that this library does not know */
+    /* 10-19: resources */
+    LKV_E_NO_MEMORY = 10,
+    LKV_E_NO_BLOCKS = 11,     /* not enough blocks now; may succeed after a free */
+    LKV_E_WORKSPACE = 12,     /* the workspace given is too small or NULL */
+    LKV_E_NEVER_FITS = 13,    /* needs more blocks than the pool can ever give */
+    LKV_E_WAIT_PENDING = 14,  /* enough blocks once fences have passed */
+    LKV_E_NO_HOST_SPACE = 15, /* the host tier is full */
+    /* 20-29: the device */
+    LKV_E_CUDA = 20,
+    LKV_E_CUBLAS = 21,
+    /* 30-39: the block manager's state */
+    LKV_E_BUSY = 30,      /* live users stand in the way */
+    LKV_E_STALE_HIT = 31, /* the match ticket no longer holds: match again */
+    LKV_E_NOT_FOUND = 32, /* unknown or stale handle, or unknown name */
+    LKV_E_INTERNAL = 90   /* a bug in latentkv */
+};
+
+/* major * 1000000 + minor * 1000 + patch of the library that was loaded. Any thread. */
+LKV_API uint32_t lkv_version(void);
+/* "LKV_E_INVALID" for 1 and so on; "unknown status" for others. Static storage. */
+LKV_API const char *lkv_status_name(lkv_status status);
+/* The calling thread's last failure as a sentence; "" before the first. Valid until the thread's
+ * next failure. Never NULL. */
+LKV_API const char *lkv_last_error(void);
+
+/* ---- numbers
+ * --------------------------------------------------------------------------------------------------------------
+ */
+
+enum { LKV_DTYPE_F32 = 1, LKV_DTYPE_F16 = 2, LKV_DTYPE_BF16 = 3, LKV_DTYPE_F8E4M3 = 4 };
+
+/* A view of memory of the context's device. Frozen: no size field. Strides count elements; the
+ * innermost stride is 1. Unused entries of shape and stride are 0. CUDA wants data and every outer
+ * stride to be a multiple of 16 bytes. */
+typedef struct lkv_tensor {
+    void *data;
+    uint32_t dtype; /* LKV_DTYPE_* */
+    uint32_t ndim;  /* 1..4 */
+    int64_t shape[4];
+    int64_t stride[4];
+} lkv_tensor;
+
+/* ---- context
+ * --------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct lkv_context lkv_context; /* one device and its threads; shareable between threads */
+
+enum { LKV_DEVICE_CPU = -1 };
+enum { LKV_ISA_AUTO = 0, LKV_ISA_SCALAR = 1, LKV_ISA_AVX2 = 2, LKV_ISA_AVX512 = 3 };
+enum { LKV_LOG_ERROR = 1, LKV_LOG_INFO = 2, LKV_LOG_DEBUG = 3 };
+
+/* Called from any thread that calls the library with this context; must not call back into the
+ * library. */
+typedef void (*lkv_log_fn)(void *user, int32_t level, const char *text);
+
+typedef struct lkv_context_desc {
+    size_t size;
+    int32_t device; /* LKV_DEVICE_CPU or a CUDA ordinal */
+    uint32_t
+        num_threads; /* CPU workers, the caller included; 0: one per online core (at most 256) */
+    uint32_t isa;    /* highest CPU instruction set to use, LKV_ISA_*; AUTO: the best that the
+                        processor has */
+    uint32_t flags;  /* 0 */
+    lkv_log_fn log;  /* may be NULL */
+    void *log_user;
+} lkv_context_desc;
+
+typedef struct lkv_context_info {
+    size_t size;
+    int32_t device;
+    uint32_t num_threads;
+    uint32_t isa;                /* the CPU instruction set in use, LKV_ISA_* */
+    uint32_t compute_capability; /* 90 for Hopper; 0 on the CPU */
+    uint32_t num_sms;            /* 0 on the CPU */
+    uint32_t l2_bytes;
+    uint64_t memory_bytes;
+    uint64_t smem_bytes_per_block; /* 0 on the CPU */
+    char name[128];                /* the processor's or the GPU's name */
+} lkv_context_info;
+
+/* Opens a device. A missing driver, device or liblatentkv_cuda.so is LKV_E_UNSUPPORTED with the
+ * reason. No CUDA call is made before this. */
+LKV_API lkv_status lkv_context_create(const lkv_context_desc *desc, lkv_context **out);
+LKV_API void lkv_context_release(lkv_context *ctx);
+LKV_API lkv_status lkv_context_query(const lkv_context *ctx, lkv_context_info *info);
+
+/* ---- model
+ * ----------------------------------------------------------------------------------------------------------------
+ */
+
+enum {
+    LKV_ROPE_NONE =
+        0, /* no positional part is turned (NoPE); the rope section is stored as given */
+    LKV_ROPE_INTERLEAVED = 1, /* pairs (2i, 2i + 1) */
+    LKV_ROPE_HALF = 2         /* pairs (i, i + rope_dim / 2) */
+};
+
+/* Dimensions and positional constants of one MLA model. H = num_heads of this rank, L = latent_dim,
+ * R = rope_dim. */
+typedef struct lkv_model_desc {
+    size_t size;
+    uint32_t num_layers;
+    uint32_t num_heads;               /* H: query heads on this rank */
+    uint32_t latent_dim;              /* L: kv_lora_rank; multiple of 16, at most 4096 */
+    uint32_t rope_dim;                /* R: qk_rope_head_dim; even, at most 256 */
+    uint32_t nope_dim;                /* qk_nope_head_dim */
+    uint32_t v_dim;                   /* v_head_dim */
+    uint32_t rope_style;              /* LKV_ROPE_* */
+    uint32_t yarn_original_positions; /* original_max_position_embeddings; 0: no yarn */
+    double rope_theta;
+    double yarn_factor;         /* 0: no yarn */
+    double yarn_beta_fast;      /* 32 where the model says nothing */
+    double yarn_beta_slow;      /* 1 */
+    double yarn_mscale;         /* cos and sin are scaled by mscale(yarn_mscale) /
+                                   mscale(yarn_mscale_all_dim) */
+    double yarn_mscale_all_dim; /* softmax_scale carries mscale(yarn_mscale_all_dim)^2 */
+    double softmax_scale;       /* (nope + rope)^-0.5, times the square above where yarn is on */
+} lkv_model_desc;
+
+/* Fills desc for a named model: "v2-lite", "v3" (also "r1"), "k2", "glm-4.7-flash", "minicpm3",
+ * "tiny-mla". Unknown: LKV_E_NOT_FOUND with the list of names. Models with sparse top-k attention
+ * ("deepseek-v3.2", "glm-5") are refused by name: LKV_E_UNSUPPORTED. desc->size must be set. */
+LKV_API lkv_status lkv_model_preset(const char *name, lkv_model_desc *desc);
+/* Name of preset i (0, 1, ...), NULL past the last. */
+LKV_API const char *lkv_model_preset_name(uint32_t i);
+
+/* ---- pool
+ * -----------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct lkv_pool lkv_pool; /* latent blocks of one device and, if the library owns them, who
+                                     holds which; shareable between threads */
+
+enum { LKV_KIND_MLA = 0, LKV_KIND_LATENT_GQA = 1 };
+enum { LKV_FORMAT_BF16 = 1, LKV_FORMAT_FP8 = 2, LKV_FORMAT_INT8 = 3, LKV_FORMAT_NVFP4 = 4 };
+enum {
+    LKV_ENCODE_INT8_SYMMETRIC = 1, /* scale = amax / 127, zero = 0 */
+    LKV_ENCODE_NVFP4_FIXED_OUTER =
+        2, /* outer scale from fixed_outer[layer] instead of each token's amax / 2688 */
+    LKV_ENCODE_NVFP4_FOUR_OVER_SIX =
+        4, /* tries amax_g / 4 beside amax_g / 6, keeps the smaller squared error */
+    LKV_ENCODE_ROTATE =
+        8 /* latents are stored after an orthonormal Hadamard rotation; latent_dim a power of two */
+};
+enum { LKV_OWNER_LIBRARY = 0, LKV_OWNER_ENGINE = 1 };
+enum {
+    LKV_POOL_METADATA_ONLY = 1, /* no record memory: the block manager alone */
+    LKV_POOL_NO_CACHE = 2,      /* no prefix cache */
+    LKV_POOL_NO_PARTIAL = 4     /* no reuse of a part of a block */
+};
+enum { LKV_PLANE_DEVICE = 0, LKV_PLANE_HOST = 1 };
+
+/* Extra bytes that live beside each block: allocated, copied on write, swapped, snapshotted and
+ * evicted with it. Frozen. */
+typedef struct lkv_plane_desc {
+    uint64_t bytes_per_block;
+    uint32_t placement; /* LKV_PLANE_* */
+    uint32_t
+        tag; /* the caller's name for it; 1 is the routing trace (uint16 an entry, 0xFFFF none) */
+} lkv_plane_desc;
+
+typedef struct lkv_pool_desc {
+    size_t size;
+    uint32_t kind;             /* LKV_KIND_* */
+    uint32_t format;           /* LKV_FORMAT_* */
+    uint32_t encode_flags;     /* LKV_ENCODE_* */
+    uint32_t owner;            /* LKV_OWNER_* */
+    uint32_t flags;            /* LKV_POOL_* */
+    uint32_t tokens_per_block; /* 16, 32, 64 or 128 */
+    uint32_t latent_dim;
+    uint32_t rope_dim;
+    uint32_t rope_style;   /* LKV_ROPE_*: part of the pool's identity */
+    uint32_t num_kv_heads; /* LATENT_GQA; 0 or 1 for MLA */
+    uint32_t num_layers;
+    uint32_t max_seqs;   /* LIBRARY: live sequences at most, 0: 1024; cannot grow */
+    uint64_t num_blocks; /* N, blocks that can hold tokens. LIBRARY pools use N + 1 (block 0 is the
+                            filler, zero, never written); ENGINE pools N, ids 0..N-1 */
+    double fallback_headroom; /* share lent to fallback experts: base = floor(N / (1 + headroom)).
+                                 Below 0 is refused; the document's value is 0.30 */
+    void *memory;          /* device, borrowed, 256-byte aligned; NULL: latentkv allocates, unless
+                              METADATA_ONLY */
+    uint64_t memory_bytes; /* of memory; must hold all layers and blocks */
+    uint64_t block_stride_bytes;  /* 0: block_bytes. Multiple of 16 */
+    uint64_t layer_stride_bytes;  /* 0: blocks * block stride (layer-major). Multiple of 16; smaller
+                                     than the block stride for block-major */
+    void *const *layer_memory;    /* [num_layers] device, borrowed: one base per layer instead of
+                                     memory; NULL: not used */
+    const float *fixed_outer;     /* [num_layers] host, with LKV_ENCODE_NVFP4_FIXED_OUTER */
+    const lkv_plane_desc *planes; /* [num_planes] host */
+    const uint8_t *model_fingerprint; /* [32] host, may be NULL (zeros): enters every prefix key */
+    uint32_t num_planes;              /* at most 8 */
+    uint32_t reserved;                /* 0 */
+} lkv_pool_desc;
+
+/* What the layout rule of docs/formats.md gives for desc; needs no context and allocates nothing.
+ */
+typedef struct lkv_block_info {
+    size_t size;
+    uint64_t record_bytes; /* one token, one layer (all KV heads) */
+    uint64_t block_bytes;  /* tokens_per_block records */
+    uint64_t total_bytes;  /* memory that desc needs: all layers, strides included */
+    uint64_t codes_offset; /* byte offsets inside a record, and section sizes */
+    uint64_t codes_bytes;
+    uint64_t scales_offset;
+    uint64_t scales_bytes;
+    uint64_t rope_offset;
+    uint64_t rope_bytes;
+    uint64_t base_blocks;     /* what KV may use */
+    uint64_t headroom_blocks; /* what can be lent */
+    uint32_t alignment;       /* of memory, bytes */
+    uint32_t format_version;
+} lkv_block_info;
+
+LKV_API lkv_status lkv_block_query(const lkv_pool_desc *desc, lkv_block_info *info);
+LKV_API lkv_status lkv_pool_create(lkv_context *ctx, const lkv_pool_desc *desc, lkv_pool **out);
+LKV_API void lkv_pool_release(lkv_pool *pool);
+
+/* Where a layer's records lie, for an engine that reads them itself; stays valid while the pool
+ * lives. */
+typedef struct lkv_pool_layout {
+    size_t size;
+    void *base; /* device; record of slot s: base + (s / tokens_per_block) * block_stride + (s %
+                   tokens_per_block) * record */
+    uint64_t block_stride_bytes;
+    uint64_t record_bytes;
+    uint64_t memory_blocks; /* blocks that exist in memory: N + 1 or N */
+} lkv_pool_layout;
+LKV_API lkv_status lkv_pool_layer(const lkv_pool *pool, uint32_t layer, lkv_pool_layout *layout);
+/* Base of a side plane (device or host as described) and its bytes per block; block b's bytes start
+ * at base + b * bytes_per_block. */
+LKV_API lkv_status lkv_pool_plane(const lkv_pool *pool, uint32_t plane, void **base,
+                                  uint64_t *bytes_per_block);
+
+/* Faults that the device met in append and attend: they write nothing, count here, and never stop a
+ * batch. */
+enum {
+    LKV_FAULT_NONE = 0,
+    LKV_FAULT_NON_FINITE = 1,
+    LKV_FAULT_SLOT = 2,
+    LKV_FAULT_LENGTH = 3,
+    LKV_FAULT_BLOCK = 4
+};
+typedef struct lkv_faults {
+    size_t size;
+    uint64_t count;       /* all kinds, since the last clear */
+    uint32_t first_kind;  /* LKV_FAULT_* */
+    uint32_t reserved;    /* 0 */
+    uint64_t first_token; /* row of the call's batch */
+    int64_t first_index;  /* NON_FINITE: element; SLOT: the slot; LENGTH: the sequence; BLOCK: the
+                             block id */
+} lkv_faults;
+/* Reads (and, if clear is not 0, resets) the pool's fault record. Synchronises with the device. */
+LKV_API lkv_status lkv_pool_faults(lkv_pool *pool, uint32_t clear, lkv_faults *faults);
+
+/* ---- sequences: request -> blocks (LKV_OWNER_LIBRARY)
+ * ---------------------------------------------------------------------- States of a block: free,
+ * idle (cached, nobody uses it), in use, pending (behind a fence), lent. Guarantee: in use +
+ * pending + leased + reserved <= base at all times, so lending up to N - base blocks always
+ * succeeds at once by evicting idle blocks. A sequence has three lengths: committed <= length <=
+ * room. length counts known tokens; committed those whose data is written; room is what its blocks
+ * can hold. Only committed whole blocks are published for reuse. Fence: a number chosen by the
+ * caller that grows with the engine's steps. An id freed under fence f returns to the pool when
+ * lkv_pool_pass_fence(pool, g) with g >= f has been called; fence 0 means that nothing on the
+ * device uses the block any more. */
+
+typedef uint64_t
+    lkv_seq; /* handle with a generation; 0 is none. A stale handle is LKV_E_NOT_FOUND */
+typedef uint64_t lkv_lease; /* likewise */
+
+/* Part of the identity of tokens [begin, end) beside their ids: adapter id and version, cache salt,
+ * image hash. Frozen. */
+enum { LKV_KEY_ADAPTER = 1, LKV_KEY_SALT = 2, LKV_KEY_MULTIMODAL = 3, LKV_KEY_USER = 16 };
+typedef struct lkv_key {
+    const void *data; /* [bytes] host */
+    uint64_t begin;   /* ADAPTER and SALT: 0 and UINT64_MAX. A block is keyed by every key that
+                         overlaps it, with the key's offset to the block's start */
+    uint64_t end;
+    uint32_t tag;   /* LKV_KEY_*, or from LKV_KEY_USER to 255 */
+    uint32_t bytes; /* at most 65535 */
+} lkv_key;
+
+typedef struct lkv_prompt {
+    size_t size;
+    const int32_t *tokens; /* [num_tokens] host */
+    const lkv_key *keys;   /* [num_keys] host, may be NULL */
+    uint64_t num_tokens;
+    uint32_t num_keys;
+    uint32_t flags; /* LKV_PROMPT_* */
+} lkv_prompt;
+enum {
+    LKV_PROMPT_NO_MATCH = 1,   /* take no hits */
+    LKV_PROMPT_NO_PARTIAL = 2, /* whole blocks only */
+    LKV_PROMPT_NO_PUBLISH = 4  /* its blocks never enter the prefix cache */
+};
+
+/* A ticket: what a match found. Plain data; copy it freely; it holds nothing. */
+typedef struct lkv_match {
+    size_t size;
+    uint64_t hit_tokens;         /* whole blocks and the partial part; at most num_tokens - 1 */
+    uint64_t partial_hit_tokens; /* of these, the part copied from inside one block */
+    uint64_t hit_blocks;         /* whole blocks */
+    uint64_t ticket[4];          /* opaque */
+} lkv_match;
+/* The longest cached prefix of prompt. Changes nothing. */
+LKV_API lkv_status lkv_seq_match(lkv_pool *pool, const lkv_prompt *prompt, lkv_match *out);
+
+/* Filled on success and on every resource failure. */
+typedef struct lkv_admission {
+    size_t size;
+    uint64_t
+        needed; /* blocks that must be newly taken: fresh ones, and idle hits that are claimed */
+    uint64_t free_now;         /* blocks that KV may take now */
+    uint64_t free_after_fence; /* and once every pending fence has passed */
+    uint64_t hit_tokens;
+    uint64_t partial_hit_tokens;
+    uint64_t num_blocks; /* in the sequence's table */
+} lkv_admission;
+
+typedef struct lkv_admit_args {
+    size_t size;
+    const lkv_match *match; /* ticket of the same prompt: re-validated, LKV_E_STALE_HIT if it no
+                               longer holds; NULL: match now */
+    uint64_t max_tokens;    /* the sequence's final length at most; 0: unlimited. Needing more than
+                               base blocks is LKV_E_NEVER_FITS */
+    uint64_t room_tokens;   /* blocks are taken for at least this many tokens; 0: num_tokens of the
+                               prompt */
+    uint32_t flags;         /* LKV_ADMIT_* */
+    uint32_t priority;      /* 0..100, later eviction for its blocks; 0 the default */
+} lkv_admit_args;
+enum {
+    LKV_ADMIT_WHOLE =
+        1 /* only if max_tokens fits now, counting what admitted sequences may still take */
+};
+
+/* All or nothing: takes the hits and blocks for the rest. The hits are committed, the rest of the
+ * prompt is known but not committed. */
+LKV_API lkv_status lkv_seq_admit(lkv_pool *pool, const lkv_prompt *prompt,
+                                 const lkv_admit_args *args, lkv_admission *result, lkv_seq *out);
+/* Adds n known tokens; takes blocks as needed; a block shared with a fork is copied first (see
+ * lkv_pool_apply_copies). */
+LKV_API lkv_status lkv_seq_append(lkv_pool *pool, lkv_seq seq, const int32_t *tokens, uint64_t n,
+                                  lkv_admission *result);
+/* Makes room for n tokens past length (drafts, tokens not sampled yet) without naming them. */
+LKV_API lkv_status lkv_seq_reserve(lkv_pool *pool, lkv_seq seq, uint64_t n, lkv_admission *result);
+/* Declares the data of tokens [0, upto) written (upto <= length); whole blocks are published. Lower
+ * than before: no effect. */
+LKV_API lkv_status lkv_seq_commit(lkv_pool *pool, lkv_seq seq, uint64_t upto);
+/* Drops tokens from length on and blocks wholly beyond it; committed is lowered with it. Published
+ * blocks stay cached. */
+LKV_API lkv_status lkv_seq_truncate(lkv_pool *pool, lkv_seq seq, uint64_t length, uint64_t fence);
+/* A second sequence over the same blocks; copy on write. */
+LKV_API lkv_status lkv_seq_fork(lkv_pool *pool, lkv_seq seq, lkv_seq *child);
+/* Ends a sequence. A second free of the same handle is LKV_E_NOT_FOUND and changes nothing. */
+LKV_API lkv_status lkv_seq_free(lkv_pool *pool, lkv_seq seq, uint64_t fence);
+
+typedef struct lkv_seq_info {
+    size_t size;
+    uint64_t length;
+    uint64_t committed;
+    uint64_t room;
+    uint64_t num_blocks;
+    uint64_t hit_tokens; /* at admission */
+    uint64_t max_tokens;
+} lkv_seq_info;
+LKV_API lkv_status lkv_seq_query(lkv_pool *pool, lkv_seq seq, lkv_seq_info *info);
+/* Copies the block table, at most capacity entries; *num_blocks is the full count. */
+LKV_API lkv_status lkv_seq_table(lkv_pool *pool, lkv_seq seq, int32_t *blocks, uint64_t capacity,
+                                 uint64_t *num_blocks);
+
+/* One scheduler step for n sequences in one call, all or nothing: appends tokens and fills the
+ * arrays that append and attend take. Row i runs positions [row_begin[i], row_begin[i] +
+ * num_rows[i]) of seqs[i]; seq_lens[i] is the end of that range. */
+typedef struct lkv_step {
+    size_t size;
+    uint32_t num_seqs;
+    uint32_t flags;
+    const lkv_seq *seqs;     /* [num_seqs]; 0 is a padding row: no rows, seq_len 0, table 0 */
+    const uint32_t *num_new; /* [num_seqs] tokens appended first; NULL: none */
+    const int32_t *tokens; /* [sum num_new]; NULL with num_new: room is reserved, length is kept */
+    const uint64_t *row_begin; /* [num_seqs]; NULL: length before the append */
+    const uint32_t *num_rows;  /* [num_seqs]; NULL: num_new */
+    int32_t *block_table; /* out [num_seqs, table_width], row stride table_stride; unused entries 0;
+                             may be NULL */
+    int32_t *seq_lens;    /* out [num_seqs], may be NULL */
+    int32_t *q_indptr;    /* out [num_seqs + 1], may be NULL */
+    int64_t *slots;       /* out [sum num_rows], may be NULL */
+    int32_t *positions;   /* out [sum num_rows], may be NULL */
+    uint64_t slots_capacity; /* entries of slots and positions */
+    uint32_t table_width;
+    uint32_t table_stride; /* entries; 0: table_width */
+    uint32_t failed_row;   /* out: on failure the first row that could not be served */
+    uint32_t reserved;     /* 0 */
+} lkv_step;
+enum {
+    LKV_STEP_TABLE_TAIL = 1 /* the caller kept the rows of its last step: only entries that may have
+                               changed are written */
+};
+LKV_API lkv_status lkv_pool_step(lkv_pool *pool, lkv_step *step, lkv_admission *result);
+
+/* Block copies that admission (partial reuse) and copy on write ask for: done, for every layer and
+ * device plane, in order, on stream. Call it before the step that writes these blocks. The sources
+ * are held until fence has passed (0: until the call returns). */
+LKV_API lkv_status lkv_pool_apply_copies(lkv_pool *pool, uint64_t fence, void *stream);
+/* The same for a METADATA_ONLY pool: hands out the pairs [n][2] = {from, to}; *num is the number of
+ * pairs that waited. All or nothing: LKV_E_INVALID if capacity is smaller. */
+LKV_API lkv_status lkv_pool_take_copies(lkv_pool *pool, int32_t *pairs, uint64_t capacity,
+                                        uint64_t fence, uint64_t *num);
+/* Every fence <= fence has passed. */
+LKV_API lkv_status lkv_pool_pass_fence(lkv_pool *pool, uint64_t fence);
+
+/* Pins blocks of a sequence's table (a reader outside the manager, a transfer): they are not
+ * evicted or reused while pinned. */
+LKV_API lkv_status lkv_lease_pin(lkv_pool *pool, const int32_t *blocks, uint64_t num_blocks,
+                                 lkv_lease *out);
+/* Lends n blocks of the headroom (fallback slots); evicts idle blocks, never a sequence. Beyond the
+ * headroom: LKV_E_NO_BLOCKS. */
+LKV_API lkv_status lkv_lease_lend(lkv_pool *pool, uint64_t num_blocks, int32_t *blocks,
+                                  lkv_lease *out);
+LKV_API lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t fence);
+
+/* Evicts up to n idle blocks, leaves first; *evicted says how many. */
+LKV_API lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted);
+enum {
+    LKV_RESET_FORCE =
+        1 /* live sequences keep their blocks, but nothing of before can be hit again */
+};
+/* Drops the whole prefix cache. LKV_E_BUSY with the number of live blocks unless forced. */
+LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
+
+typedef struct lkv_pool_stats {
+    size_t size;
+    uint64_t blocks_total; /* N */
+    uint64_t blocks_base;  /* what KV may use */
+    uint64_t blocks_free;  /* the five states add up to blocks_total */
+    uint64_t blocks_idle;
+    uint64_t blocks_in_use;
+    uint64_t blocks_pending;
+    uint64_t blocks_lent;
+    uint64_t blocks_reserved; /* promised to admitted sequences, not taken yet */
+    uint64_t blocks_cached;   /* in the prefix index: idle or in use */
+    uint64_t seqs_live;
+    uint64_t tokens_live;  /* sum of lengths over sequences */
+    uint64_t waste_tokens; /* sum over sequences of room that holds no known token */
+    uint64_t hit_tokens;   /* sums since creation, over admissions */
+    uint64_t partial_hit_tokens;
+    uint64_t prompt_tokens;
+    uint64_t evicted_blocks;
+    uint64_t copied_blocks;
+    uint64_t published_blocks;
+    uint64_t metadata_allocated_bytes; /* of the manager's private arena */
+    uint64_t metadata_active_bytes;
+    uint64_t metadata_resident_bytes;
+    uint64_t longest_free_run; /* ids in a row that are free or idle */
+} lkv_pool_stats;
+LKV_API lkv_status lkv_pool_query(lkv_pool *pool, lkv_pool_stats *stats);
+/* Walks every invariant of the manager; LKV_E_INTERNAL with the first that is broken. For
+ * production too: O(blocks) under the lock. */
+LKV_API lkv_status lkv_pool_check(lkv_pool *pool);
+
+/* ---- project: weights and RoPE
+ * ---------------------------------------------------------------------------------------------- */
+
+typedef struct lkv_weights
+    lkv_weights; /* W_UK and W_UV of one layer in the device's compute form; immutable, shareable */
+typedef struct lkv_rope lkv_rope; /* cos and sin tables, fp32; immutable, shareable */
+
+typedef struct lkv_weights_desc {
+    size_t size;
+    const lkv_tensor
+        *kv_b_proj; /* [H * (nope + v), L] row-major as in checkpoints: of each head first the nope
+                       rows (W_UK), then the v rows (W_UV). F32, F16, BF16, F8E4M3 */
+    const lkv_tensor *scales; /* F8E4M3 only: fp32 [ceil(rows / 128), ceil(L / 128)] decode scales;
+                                 NULL otherwise */
+    uint32_t compute_dtype;   /* LKV_DTYPE_*, 0: F32 on the CPU, BF16 on CUDA */
+    uint32_t flags;           /* LKV_WEIGHTS_* */
+} lkv_weights_desc;
+enum {
+    LKV_WEIGHTS_ROTATE =
+        1 /* for pools with LKV_ENCODE_ROTATE: the rotation is folded into W_UK and W_UV */
+};
+/* Copies the weights; memory of kv_b_proj is on the context's device or, if flag is absent, host
+ * for CPU. */
+LKV_API lkv_status lkv_weights_create(lkv_context *ctx, const lkv_model_desc *model,
+                                      const lkv_weights_desc *desc, lkv_weights **out);
+LKV_API void lkv_weights_release(lkv_weights *weights);
+
+/* q_latent[t, h, :] = q_nope[t, h, :] . W_UK[h]          q_nope [T, H, nope], q_latent [T, H, L] */
+LKV_API lkv_status lkv_project_q(const lkv_weights *weights, const lkv_tensor *q_nope,
+                                 const lkv_tensor *q_latent, void *workspace,
+                                 size_t workspace_bytes, void *stream);
+/* out[t, h, :] = W_UV[h] . o_latent[t, h, :]             o_latent [T, H, L], out [T, H, v] */
+LKV_API lkv_status lkv_project_out(const lkv_weights *weights, const lkv_tensor *o_latent,
+                                   const lkv_tensor *out, void *workspace, size_t workspace_bytes,
+                                   void *stream);
+/* Bytes of workspace that either call needs for up to num_tokens rows. */
+LKV_API lkv_status lkv_project_workspace(const lkv_weights *weights, uint64_t num_tokens,
+                                         size_t *bytes);
+
+/* Tables for positions [0, num_positions); yarn where the model has it. */
+LKV_API lkv_status lkv_rope_create(lkv_context *ctx, const lkv_model_desc *model,
+                                   uint64_t num_positions, lkv_rope **out);
+LKV_API void lkv_rope_release(lkv_rope *rope);
+/* Turns x [T, R] or [T, H, R] (in and out may be the same memory) by positions [T] int32, device.
+ * Position out of the table: row untouched on CUDA, LKV_E_INVALID on the CPU. fp32 arithmetic
+ * whatever the dtype. */
+LKV_API lkv_status lkv_rope_apply(const lkv_rope *rope, const lkv_tensor *in, const lkv_tensor *out,
+                                  const int32_t *positions, void *stream);
+/* Orthonormal Hadamard rotation of the last dimension (a power of two): for engines that keep W_UK
+ * and W_UV themselves. in may be out. */
+LKV_API lkv_status lkv_rotate(lkv_context *ctx, const lkv_tensor *in, const lkv_tensor *out,
+                              void *stream);
+
+/* ---- append: latent -> record
+ * ------------------------------------------------------------------------------------------------
+ */
+
+typedef struct lkv_append_args {
+    size_t size;
+    const lkv_tensor *latent; /* [T, L] device: c_kv after kv_a_layernorm, or before it with
+                                 norm_weight. LATENT_GQA: [T, heads, L] */
+    const lkv_tensor
+        *rope; /* [T, R] device: k_pe after RoPE, or before it with rope_table. NULL if R is 0 */
+    const int64_t *slots; /* [T] device: block * tokens_per_block + offset; negative: skipped; out
+                             of range: skipped and counted */
+    const float
+        *norm_weight; /* [L] device, optional: fused RMSNorm x * rsqrt(mean(x^2) + eps) * w, fp32 */
+    const lkv_rope *rope_table; /* optional: fused RoPE, with positions */
+    const int32_t *positions;   /* [T] device, with rope_table */
+    float norm_eps;
+    uint32_t layer;
+    uint32_t flags; /* LKV_APPEND_* */
+    uint32_t reserved;
+} lkv_append_args;
+enum {
+    LKV_APPEND_CHECKED =
+        1 /* CPU: a fault of this call is returned as LKV_E_INVALID, all good rows are written */
+};
+/* Quantises T tokens into their records. Block 0 of a LIBRARY pool is out of range. Two rows must
+ * not name one slot. */
+LKV_API lkv_status lkv_append(lkv_pool *pool, const lkv_append_args *args, void *stream);
+
+/* ---- attend
+ * -----------------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct lkv_plan
+    lkv_plan; /* how batches of one shape run; belongs to one thread and one stream at a time */
+
+enum {
+    LKV_Q_LATENT = 0,
+    LKV_Q_HEAD = 1
+}; /* q is already absorbed [T, H, L], or as projected [T, H, nope] (needs weights) */
+enum {
+    LKV_OUT_LATENT = 0,
+    LKV_OUT_HEAD = 1
+}; /* out is [T, H, L], or after W_UV [T, H, v] (needs weights) */
+enum {
+    LKV_PLAN_BATCH_INVARIANT =
+        1 /* results are bitwise independent of the other sequences of the batch */
+};
+
+typedef struct lkv_plan_desc {
+    size_t size;
+    const lkv_pool *pool; /* format, block size and dimensions */
+    uint32_t num_heads;   /* H, 1..256 */
+    uint32_t max_seqs;    /* maxima over all batches that this plan will see */
+    uint32_t max_tokens;  /* query rows T */
+    uint32_t max_q_len;   /* of one sequence */
+    uint32_t max_seq_len;
+    uint32_t max_blocks_per_seq; /* width of the block table; 0: from max_seq_len */
+    uint32_t q_dtype;            /* LKV_DTYPE_F32, F16, BF16 */
+    uint32_t out_dtype;
+    uint32_t q_form;           /* LKV_Q_* */
+    uint32_t out_form;         /* LKV_OUT_* */
+    uint32_t absorb_threshold; /* q_len from which the decompressed path runs (Q_HEAD and OUT_HEAD
+                                  only); 0: 256; UINT32_MAX: never */
+    uint32_t flags;            /* LKV_PLAN_* */
+    uint32_t nope_dim;         /* with Q_HEAD */
+    uint32_t v_dim;            /* with OUT_HEAD */
+} lkv_plan_desc;
+
+/* Host work from maxima: may allocate. Call it outside CUDA graph capture. */
+LKV_API lkv_status lkv_plan_create(lkv_context *ctx, const lkv_plan_desc *desc, lkv_plan **out);
+LKV_API void lkv_plan_release(lkv_plan *plan);
+/* Bytes of workspace (device, 256-byte aligned) that lkv_plan_update and lkv_attend need; fixed at
+ * creation. */
+LKV_API lkv_status lkv_plan_workspace(const lkv_plan *plan, size_t *bytes);
+
+typedef struct lkv_batch {
+    size_t size;
+    uint32_t num_seqs;
+    uint32_t max_blocks_per_seq; /* width of block_table */
+    const int32_t *block_table;  /* [num_seqs, max_blocks_per_seq] device; entries past seq_len are
+                                    never read */
+    const int32_t *seq_lens; /* [num_seqs] device: total after this call's tokens; 0: padding row */
+    const int32_t *q_indptr; /* [num_seqs + 1] device: rows of sequence i are [q_indptr[i],
+                                q_indptr[i+1]); NULL: one row each */
+    uint64_t num_tokens;     /* T = q_indptr[num_seqs] */
+    uint64_t block_table_stride; /* entries; 0: max_blocks_per_seq */
+} lkv_batch;
+/* Splits the batch's work from the device-resident lengths. Enqueue only: no allocation, no
+ * synchronisation, safe inside CUDA graph capture. One update serves every layer's attend with the
+ * same batch. workspace as for lkv_attend. */
+LKV_API lkv_status lkv_plan_update(lkv_plan *plan, const lkv_batch *batch, void *workspace,
+                                   size_t workspace_bytes, void *stream);
+
+typedef struct lkv_attend_args {
+    size_t size;
+    const lkv_tensor *q;        /* [T, H, L] or [T, H, nope], as q_form */
+    const lkv_tensor *q_rope;   /* [T, H, R] after RoPE; NULL if R is 0 */
+    const lkv_tensor *out;      /* [T, H, L] or [T, H, v], as out_form */
+    const lkv_tensor *lse;      /* fp32 [T, H], natural log; may be NULL */
+    const lkv_tensor *entropy;  /* fp32 [T, H], nats: lse - sum(p * s); may be NULL */
+    const lkv_tensor *bias;     /* fp32 [num_seqs, >= longest seq_len], added to the scaled score of
+                                   each kv position; may be NULL */
+    const lkv_weights *weights; /* with Q_HEAD or OUT_HEAD */
+    void *workspace;            /* device */
+    size_t workspace_bytes;
+    double scale; /* softmax scale; must be > 0 */
+    uint32_t layer;
+    uint32_t flags; /* LKV_ATTEND_* */
+} lkv_attend_args;
+enum { LKV_ATTEND_CHECKED = 1 /* CPU: a fault of this call is returned as LKV_E_INVALID */ };
+/* Row j of a sequence (its q_len rows are its last ones) sees keys 0 .. seq_len - q_len + j. Empty
+ * sequence: out 0, lse -inf, entropy 0. q_len > seq_len: those rows give out 0, lse -inf, and count
+ * a fault. Same inputs give bitwise same outputs on one kind of device. */
+LKV_API lkv_status lkv_attend(lkv_plan *plan, const lkv_pool *pool, const lkv_batch *batch,
+                              const lkv_attend_args *args, void *stream);
+
+/* ---- gather, merge
+ * ---------------------------------------------------------------------------------------------------------
+ */
+
+typedef struct lkv_gather_args {
+    size_t size;
+    const int64_t
+        *slots; /* [T] device; negative or out of range: row of zeros (the latter counted) */
+    const lkv_tensor
+        *latent; /* out [T, L] (LATENT_GQA [T, heads, L]), any of F32, F16, BF16; may be NULL */
+    const lkv_tensor *rope; /* out [T, R]; may be NULL */
+    uint32_t layer;
+    uint32_t flags; /* LKV_GATHER_* */
+} lkv_gather_args;
+enum { LKV_GATHER_STORED_BASIS = 1 /* rotated pools: do not rotate back */ };
+/* Dequantises records into dense rows. */
+LKV_API lkv_status lkv_gather(const lkv_pool *pool, const lkv_gather_args *args, void *stream);
+
+typedef struct lkv_merge_args {
+    size_t size;
+    const lkv_tensor *outs;      /* [P, T, H, D] */
+    const lkv_tensor *lses;      /* fp32 [P, T, H] */
+    const lkv_tensor *entropies; /* fp32 [P, T, H]; may be NULL */
+    const lkv_tensor *out;       /* [T, H, D] */
+    const lkv_tensor *lse;       /* fp32 [T, H]; may be NULL */
+    const lkv_tensor *entropy;   /* fp32 [T, H]; may be NULL; needs entropies */
+} lkv_merge_args;
+/* Joins P attentions over disjoint parts of the keys (context parallel, cascades) into the
+ * attention over all of them. */
+LKV_API lkv_status lkv_merge(lkv_context *ctx, const lkv_merge_args *args, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
