@@ -1,0 +1,45 @@
+# lkv_test(NAME n LABEL l SOURCES a.c ... [LIBS ...] [ARGS ...] [DEFS ...] [TIMEOUT s] [PLAIN] [STANDALONE])
+#
+# One CTest entry `n` with label `l` (unit, cases, kernel, gpu, abi, fuzz, stress, tools, bench).
+#   PLAIN       a main() of its own instead of Criterion (TSan programs, long runs)
+#   STANDALONE  only SOURCES are linked, not the library's objects
+# Include folders: the root and include/. The objects are linked from a static library, so tests see
+# lkvi_ names. GPU tests take RESOURCE_LOCK gpu. The program's name is test_<n>.
+
+function(lkv_test)
+  cmake_parse_arguments(T "PLAIN;STANDALONE" "NAME;LABEL;TIMEOUT" "SOURCES;ARGS;LIBS;DEFS" ${ARGN})
+  if(T_UNPARSED_ARGUMENTS OR NOT T_NAME OR NOT T_LABEL OR NOT T_SOURCES)
+    message(FATAL_ERROR "lkv_test(${ARGN}): needs NAME, LABEL, SOURCES; left over: ${T_UNPARSED_ARGUMENTS}")
+  endif()
+  if(NOT T_PLAIN AND NOT TARGET latentkv_criterion)
+    message(STATUS "test ${T_NAME} left out: it needs Criterion (scripts/setup installs it)")
+    return()
+  endif()
+  set(target test_${T_NAME})
+  add_executable(${target} ${T_SOURCES})
+  target_compile_options(${target} PRIVATE ${LKV_WARNINGS} -ffp-contract=off)
+  target_compile_definitions(${target} PRIVATE LKV_SOURCE_DIR="${PROJECT_SOURCE_DIR}" ${T_DEFS})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
+  if(NOT T_STANDALONE)
+    target_link_libraries(${target} PRIVATE latentkv_internal)
+  endif()
+  target_link_libraries(${target} PRIVATE ${T_LIBS} Threads::Threads m)
+  set(run $<TARGET_FILE:${target}>)
+  if(NOT T_PLAIN)
+    target_link_libraries(${target} PRIVATE latentkv_criterion)
+    list(APPEND run --jobs 1)
+  endif()
+  add_test(NAME ${T_NAME} COMMAND ${run} ${T_ARGS})
+  lkv_test_properties(${T_NAME} ${T_LABEL} "${T_TIMEOUT}")
+endfunction()
+
+# The same properties for an add_test() that runs a script.
+function(lkv_test_properties name label timeout)
+  if(NOT timeout)
+    set(timeout 600)
+  endif()
+  set_tests_properties(${name} PROPERTIES LABELS ${label} TIMEOUT ${timeout} SKIP_RETURN_CODE 77)
+  if(label STREQUAL "gpu")
+    set_tests_properties(${name} PROPERTIES RESOURCE_LOCK gpu)
+  endif()
+endfunction()
