@@ -1,0 +1,35 @@
+/* One sequence running through the model over a latentkv pool of one format. */
+#ifndef LKV_TOOLS_ENGINE_SESSION_H
+#define LKV_TOOLS_ENGINE_SESSION_H
+
+#include <stdint.h>
+#include "engine/api.h"
+#include "engine/model.h"
+
+struct session_options {
+    uint32_t format;       /* LKV_FORMAT_* */
+    uint32_t encode_flags; /* LKV_ENCODE_* */
+    int32_t device;        /* LKV_DEVICE_CPU or a CUDA ordinal */
+    uint32_t num_threads;
+    uint32_t tokens_per_block;
+    uint32_t max_tokens; /* of the sequence */
+    uint32_t max_chunk;  /* tokens of one session_run */
+};
+
+struct session;
+
+/* api and model are borrowed and must outlive the session. */
+int session_create(const struct engine_api *api, const struct model *model,
+                   const struct session_options *options, struct session **out,
+                   struct engine_error *error);
+void session_free(struct session *session);
+
+/* Feeds n tokens behind those already there and writes logits [n, vocab]. On failure the session can only be freed. */
+int session_run(struct session *session, const int32_t *tokens, uint32_t n, float *logits,
+                struct engine_error *error);
+/* Walks the pool's invariants and reads its fault record: anything found is an error. */
+int session_check(struct session *session, struct engine_error *error);
+/* Bytes a cached token takes over all layers. */
+uint64_t session_token_bytes(const struct session *session);
+
+#endif
