@@ -1,6 +1,6 @@
-/* Binding by name. In: a path or nothing. Out: a table of function pointers whose types come from the header itself, so
- * that a changed signature is a compile error here. */
-#include "engine/api.h"
+/* Binding by name. In: a path or nothing. Out: a table of function pointers whose types come from
+ * the header itself, so that a changed signature is a compile error here. */
+#include "tools/engine/api.h"
 
 #include <dlfcn.h>
 #include <stdarg.h>

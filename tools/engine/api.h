@@ -2,7 +2,7 @@
 #ifndef LKV_TOOLS_ENGINE_API_H
 #define LKV_TOOLS_ENGINE_API_H
 
-#include "engine/error.h"
+#include "tools/engine/error.h"
 #include "latentkv/latentkv.h"
 
 #define ENGINE_API(X)                                                                              \
@@ -43,7 +43,8 @@ struct engine_api {
 /* path NULL: liblatentkv.so.0 beside the running program, then by the loader's search path. */
 int engine_api_open(struct engine_api *api, const char *path, struct engine_error *error);
 void engine_api_close(struct engine_api *api);
-/* Turns a status into a sentence: 0 for LKV_OK, else -1 with what, the code's name and lkv_last_error. */
+/* Turns a status into a sentence: 0 for LKV_OK, else -1 with what, the code's name and
+ * lkv_last_error. */
 int engine_api_check(const struct engine_api *api, lkv_status status, const char *what,
                      struct engine_error *error);
 

@@ -1,10 +1,14 @@
-/* Dense products by 4 x 4 dot products over vectors of eight: both operands run along k, so nothing is packed. The
- * compiler makes an AVX2 and a baseline version; the loader picks one. */
-#include "engine/gemm.h"
+/* Dense products by 4 x 4 dot products over vectors of eight: both operands run along k, so nothing
+ * is packed. The compiler makes an AVX2 and a baseline version; the loader picks one. */
+#include "tools/engine/gemm.h"
 
 #include <math.h>
 #include <pthread.h>
 #include <string.h>
+
+/* Vectors stay inside this file: the warning about their calling convention does not apply. */
+#pragma GCC diagnostic ignored "-Wpsabi"
+#define INLINE static inline __attribute__((always_inline))
 
 typedef float vec8 __attribute__((vector_size(32)));
 typedef float vec8_loose __attribute__((vector_size(32), aligned(4)));
@@ -17,23 +21,24 @@ typedef float vec8_loose __attribute__((vector_size(32), aligned(4)));
 
 enum { TILE = 4, MAX_THREADS = 64 };
 
-static inline vec8 load8(const float *p)
+INLINE vec8 load8(const float *p)
 {
     return *(const vec8_loose *)p;
 }
 
-static inline float sum8(vec8 v)
+INLINE float sum8(const vec8 *v)
 {
-    return ((v[0] + v[4]) + (v[1] + v[5])) + ((v[2] + v[6]) + (v[3] + v[7]));
+    const float *x = (const float *)v;
+    return ((x[0] + x[4]) + (x[1] + x[5])) + ((x[2] + x[6]) + (x[3] + x[7]));
 }
 
-static inline void store(const struct gemm *g, size_t i, size_t j, float value)
+INLINE void store(const struct gemm *g, size_t i, size_t j, float value)
 {
     float *y = g->y + i * g->n + j;
     *y = g->accumulate ? *y + value : value;
 }
 
-static inline void tile4(const struct gemm *g, size_t i, size_t j)
+INLINE void tile4(const struct gemm *g, size_t i, size_t j)
 {
     vec8 sums[TILE][TILE] = {{{0}}};
     const float *x = g->x + i * g->x_stride, *w = g->w + j * g->k;
@@ -45,15 +50,15 @@ static inline void tile4(const struct gemm *g, size_t i, size_t j)
         }
     for (int a = 0; a < TILE; a++)
         for (int b = 0; b < TILE; b++)
-            store(g, i + (size_t)a, j + (size_t)b, sum8(sums[a][b]));
+            store(g, i + (size_t)a, j + (size_t)b, sum8(&sums[a][b]));
 }
 
-static inline void single(const struct gemm *g, size_t i, size_t j)
+INLINE void single(const struct gemm *g, size_t i, size_t j)
 {
     vec8 sum = {0};
     for (size_t k = 0; k < g->k; k += 8)
         sum += load8(g->x + i * g->x_stride + k) * load8(g->w + j * g->k + k);
-    store(g, i, j, sum8(sum));
+    store(g, i, j, sum8(&sum));
 }
 
 /* Columns [begin, end): a strip of w stays in cache while the rows pass. */
@@ -98,7 +103,8 @@ void gemm_run(const struct gemm *g, unsigned num_threads)
         parts[t] = (struct part){g, begin, end};
         started[t] = t > 0 && pthread_create(&threads[t], NULL, run_part, &parts[t]) == 0;
     }
-    for (unsigned t = 0; t < num_threads; t++) /* the caller does its own and what could not start */
+    for (unsigned t = 0; t < num_threads;
+         t++) /* the caller does its own and what could not start */
         if (!started[t])
             run_part(&parts[t]);
     for (unsigned t = 1; t < num_threads; t++)

@@ -1,12 +1,12 @@
-/* The engine's dense arithmetic on the CPU, float32. Small on purpose: the model around the cache only has to be right
- * and not in the way. */
+/* The engine's dense arithmetic on the CPU, float32. Small on purpose: the model around the cache
+ * only has to be right and not in the way. */
 #ifndef LKV_TOOLS_ENGINE_GEMM_H
 #define LKV_TOOLS_ENGINE_GEMM_H
 
 #include <stddef.h>
 
-/* y[m, n] = (or +=, if accumulate) sum_k x[m, k] w[n, k]; x rows x_stride apart, w and y dense; k a multiple of 8.
- * Split over num_threads threads by columns. */
+/* y[m, n] = (or +=, if accumulate) sum_k x[m, k] w[n, k]; x rows x_stride apart, w and y dense; k a
+ * multiple of 8. Split over num_threads threads by columns. */
 struct gemm {
     const float *x, *w;
     float *y;

@@ -1,6 +1,7 @@
-/* Loading a model. In: a folder with config.json and safetensors. Out: float32 weights in the shapes that config.json
- * promises. What this engine cannot run (experts, low-rank q, RoPE scaling, biases) is refused by the key's name. */
-#include "engine/model.h"
+/* Loading a model. In: a folder with config.json and safetensors. Out: float32 weights in the
+ * shapes that config.json promises. What this engine cannot run (experts, low-rank q, RoPE scaling,
+ * biases) is refused by the key's name. */
+#include "tools/engine/model.h"
 
 #include <inttypes.h>
 #include <jansson.h>
@@ -9,7 +10,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "engine/safetensors.h"
+#include "tools/engine/safetensors.h"
 
 static int read_uint(json_t *root, const char *key, uint32_t *out, struct engine_error *error)
 {
@@ -66,7 +67,8 @@ static int read_config(json_t *root, struct model_config *c, struct engine_error
     if (read_uint(root, "first_k_dense_replace", &dense, error))
         return -1;
     if (dense < c->num_layers)
-        return engine_fail(error, "config.json: %u of %u layers are dense; this engine has no experts",
+        return engine_fail(error,
+                           "config.json: %u of %u layers are dense; this engine has no experts",
                            dense, c->num_layers);
     c->rms_eps = (float)json_number_value(json_object_get(root, "rms_norm_eps"));
     c->rope_theta = json_number_value(json_object_get(root, "rope_theta"));

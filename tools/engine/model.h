@@ -1,9 +1,10 @@
-/* A DeepSeek-V3-shaped model with dense MLPs: config.json and float32 weights. Read only once loaded. */
+/* A DeepSeek-V3-shaped model with dense MLPs: config.json and float32 weights. Read only once
+ * loaded. */
 #ifndef LKV_TOOLS_ENGINE_MODEL_H
 #define LKV_TOOLS_ENGINE_MODEL_H
 
 #include <stdint.h>
-#include "engine/error.h"
+#include "tools/engine/error.h"
 #include "latentkv/latentkv.h"
 
 struct model_config {
@@ -15,22 +16,22 @@ struct model_config {
 };
 
 struct layer_weights {
-    float *input_norm;  /* [hidden] */
-    float *q_proj;      /* [heads * (nope + rope), hidden]; of each head first nope, then rope */
-    float *kv_a_proj;   /* [latent + rope, hidden] */
-    float *kv_a_norm;   /* [latent] */
-    float *kv_b_proj;   /* [heads * (nope + v), latent] */
-    float *o_proj;      /* [hidden, heads * v] */
-    float *post_norm;   /* [hidden] */
-    float *gate, *up;   /* [mlp, hidden] */
-    float *down;        /* [hidden, mlp] */
+    float *input_norm; /* [hidden] */
+    float *q_proj;     /* [heads * (nope + rope), hidden]; of each head first nope, then rope */
+    float *kv_a_proj;  /* [latent + rope, hidden] */
+    float *kv_a_norm;  /* [latent] */
+    float *kv_b_proj;  /* [heads * (nope + v), latent] */
+    float *o_proj;     /* [hidden, heads * v] */
+    float *post_norm;  /* [hidden] */
+    float *gate, *up;  /* [mlp, hidden] */
+    float *down;       /* [hidden, mlp] */
 };
 
 struct model {
     struct model_config config;
-    float *embed;      /* [vocab, hidden] */
-    float *final_norm; /* [hidden] */
-    float *lm_head;    /* [vocab, hidden] */
+    float *embed;                 /* [vocab, hidden] */
+    float *final_norm;            /* [hidden] */
+    float *lm_head;               /* [vocab, hidden] */
     struct layer_weights *layers; /* [num_layers] */
 };
 

@@ -1,6 +1,7 @@
-/* Reading safetensors. In: a folder. Out: views into mapped files. Every number of a header is checked against the
- * file's size before it is used, so a damaged file is an error and not a crash. JSON is jansson's. */
-#include "engine/safetensors.h"
+/* Reading safetensors. In: a folder. Out: views into mapped files. Every number of a header is
+ * checked against the file's size before it is used, so a damaged file is an error and not a crash.
+ * JSON is jansson's. */
+#include "tools/engine/safetensors.h"
 
 #include <fcntl.h>
 #include <inttypes.h>

@@ -1,13 +1,15 @@
-/* One sequence through the model. In: a chunk of tokens. Out: their logits. The cache is latentkv's: the block manager
- * gives slots and tables, append normalises, turns and quantises, attend projects both ways. Everything else is float32
- * on the host. On a CUDA device the arrays that latentkv reads or writes have a twin in device memory (arrays.h). */
-#include "engine/session.h"
+/* One sequence through the model. In: a chunk of tokens. Out: their logits. The cache is
+ * latentkv's: the block manager gives slots and tables, append normalises, turns and quantises,
+ * attend projects both ways. Everything else is float32 on the host. On a CUDA device the arrays
+ * that latentkv reads or writes have a twin in device memory (arrays.h). */
+#include "tools/engine/session.h"
 
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
-#include "engine/arrays.h"
-#include "engine/gemm.h"
+#include "tools/engine/arrays.h"
+#include "tools/engine/gemm.h"
 
 struct session {
     const struct engine_api *api;
@@ -140,6 +142,8 @@ int session_create(const struct engine_api *api, const struct model *model,
     s->api = api;
     s->model = model;
     s->options = *options;
+    if (s->options.num_threads == 0)
+        s->options.num_threads = (uint32_t)sysconf(_SC_NPROCESSORS_ONLN);
     if (create_objects(s, error)) {
         session_free(s);
         return -1;
@@ -220,8 +224,7 @@ static int append_layer(struct session *s, uint32_t layer, uint32_t n, struct en
     struct arrays *a = &s->arrays;
     const int64_t row = c->latent_dim + c->rope_dim;
     float *kv = a->kv.device;
-    lkv_tensor latent =
-        tensor(kv, 2, (int64_t[]){n, c->latent_dim}, (int64_t[]){row, 1});
+    lkv_tensor latent = tensor(kv, 2, (int64_t[]){n, c->latent_dim}, (int64_t[]){row, 1});
     lkv_tensor rope =
         tensor(kv + c->latent_dim, 2, (int64_t[]){n, c->rope_dim}, (int64_t[]){row, 1});
     lkv_append_args args = {.size = sizeof args, .latent = &latent, .rope = &rope, .layer = layer};
@@ -239,16 +242,15 @@ static int attend_layer(struct session *s, uint32_t layer, uint32_t n, struct en
     struct arrays *a = &s->arrays;
     const int64_t heads = c->num_heads, head = c->nope_dim + c->rope_dim;
     float *q = a->q.device;
-    lkv_tensor nope = tensor(q, 3, (int64_t[]){n, heads, c->nope_dim},
-                             (int64_t[]){heads * head, head, 1});
+    lkv_tensor nope =
+        tensor(q, 3, (int64_t[]){n, heads, c->nope_dim}, (int64_t[]){heads * head, head, 1});
     lkv_tensor raw = tensor(q + c->nope_dim, 3, (int64_t[]){n, heads, c->rope_dim},
                             (int64_t[]){heads * head, head, 1});
     lkv_tensor turned = tensor(a->q_rope.device, 3, (int64_t[]){n, heads, c->rope_dim},
                                (int64_t[]){heads * c->rope_dim, c->rope_dim, 1});
     lkv_tensor out = tensor(a->attended.device, 3, (int64_t[]){n, heads, c->v_dim},
                             (int64_t[]){heads * c->v_dim, c->v_dim, 1});
-    lkv_status status =
-        s->api->lkv_rope_apply(s->rope, &raw, &turned, a->positions.device, NULL);
+    lkv_status status = s->api->lkv_rope_apply(s->rope, &raw, &turned, a->positions.device, NULL);
     if (engine_api_check(s->api, status, "RoPE of q", error))
         return -1;
     lkv_batch batch = batch_of(s, n);
@@ -316,8 +318,8 @@ int session_run(struct session *s, const int32_t *tokens, uint32_t n, float *log
     if (check_tokens(s, tokens, n, error) || schedule(s, tokens, n, error))
         return -1;
     lkv_batch batch = batch_of(s, n);
-    lkv_status status = s->api->lkv_plan_update(s->plan, &batch, a->workspace.device,
-                                                s->workspace_bytes, NULL);
+    lkv_status status =
+        s->api->lkv_plan_update(s->plan, &batch, a->workspace.device, s->workspace_bytes, NULL);
     if (engine_api_check(s->api, status, "plan update", error))
         return -1;
     for (uint32_t i = 0; i < n; i++)

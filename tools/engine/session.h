@@ -3,8 +3,8 @@
 #define LKV_TOOLS_ENGINE_SESSION_H
 
 #include <stdint.h>
-#include "engine/api.h"
-#include "engine/model.h"
+#include "tools/engine/api.h"
+#include "tools/engine/model.h"
 
 struct session_options {
     uint32_t format;       /* LKV_FORMAT_* */
@@ -24,7 +24,8 @@ int session_create(const struct engine_api *api, const struct model *model,
                    struct engine_error *error);
 void session_free(struct session *session);
 
-/* Feeds n tokens behind those already there and writes logits [n, vocab]. On failure the session can only be freed. */
+/* Feeds n tokens behind those already there and writes logits [n, vocab]. On failure the session
+ * can only be freed. */
 int session_run(struct session *session, const int32_t *tokens, uint32_t n, float *logits,
                 struct engine_error *error);
 /* Walks the pool's invariants and reads its fault record: anything found is an error. */
