@@ -39,8 +39,9 @@ lkv_status lkvi_seq_table(struct lkvi_manager *m, lkv_seq seq, int32_t *blocks, 
                           uint64_t *num_blocks);
 lkv_status lkvi_manager_step(struct lkvi_manager *m, lkv_step *step, lkv_admission *result);
 
-/* Copies that wait: peek gives them in order, settle declares the first num of them enqueued
- * (sources held until fence). */
+/* Copies that wait: peek writes the first min(capacity, waiting) in order and sets *num to how many
+ * wait (pairs may be NULL with capacity 0); settle declares the first num of them enqueued (sources
+ * held until fence). api/ serialises peek with its settle. */
 lkv_status lkvi_manager_peek_copies(struct lkvi_manager *m, int32_t *pairs, uint64_t capacity,
                                     uint64_t *num);
 lkv_status lkvi_manager_settle_copies(struct lkvi_manager *m, uint64_t num, uint64_t fence);

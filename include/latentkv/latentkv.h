@@ -175,6 +175,8 @@ typedef struct lkv_model_desc {
                                    mscale(yarn_mscale_all_dim) */
     double yarn_mscale_all_dim; /* softmax_scale carries mscale(yarn_mscale_all_dim)^2 */
     double softmax_scale;       /* (nope + rope)^-0.5, times the square above where yarn is on */
+    const double *rope_factors; /* [R / 2] host, longrope: pair i turns by its angle divided by
+                                   rope_factors[i]; NULL: 1 everywhere */
 } lkv_model_desc;
 
 /* Fills desc for a named model: "v2-lite", "v3" (also "r1"), "k2", "glm-4.7-flash", "minicpm3",
