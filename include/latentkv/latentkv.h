@@ -308,8 +308,8 @@ typedef struct lkv_faults {
     uint32_t first_kind;  /* LKV_FAULT_* */
     uint32_t reserved;    /* 0 */
     uint64_t first_token; /* row of the call's batch */
-    int64_t first_index;  /* NON_FINITE: element; SLOT: the slot; LENGTH: the sequence; BLOCK: the
-                             block id */
+    int64_t first_index;  /* NON_FINITE: element (rope elements follow the latent's); SLOT: the
+                             slot; LENGTH: the sequence (append: the position); BLOCK: the block id */
 } lkv_faults;
 /* Reads (and, if clear is not 0, resets) the pool's fault record. Synchronises with the device. */
 LKV_API lkv_status lkv_pool_faults(lkv_pool *pool, uint32_t clear, lkv_faults *faults);
