@@ -41,6 +41,14 @@ struct lkvi_arena {
     int flags; /* MALLOCX_* that route to this arena */
 };
 
+/* scripts/jemalloc renames jemalloc's secure_getenv to this: no environment is read. */
+char *lkvi_no_environment(const char *name);
+char *lkvi_no_environment(const char *name)
+{
+    (void)name;
+    return NULL;
+}
+
 static void no_message(void *user, const char *text)
 {
     (void)user;

@@ -82,7 +82,7 @@ static lkv_status check_head(const void *given, const char *what, size_t *bytes)
 
 lkv_status lkvi_admit(void *known, size_t known_bytes, const void *given, const char *what)
 {
-    size_t bytes;
+    size_t bytes = 0;
     LKV_TRY(check_head(given, what, &bytes));
     for (size_t i = known_bytes; i < bytes; i++)
         if (((const unsigned char *)given)[i])

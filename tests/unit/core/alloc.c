@@ -2,6 +2,7 @@
  */
 #include <criterion/criterion.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
 #include "core/alloc.h"
 
@@ -111,7 +112,8 @@ Test(alloc, fail_hook_fails_once)
     lkvi_arena_destroy(arena);
 }
 
-/* Memory of destroyed arenas comes back: 200 rounds of 16 MiB touched would need 3 GiB otherwise.
+/* Memory of destroyed arenas comes back: 200 rounds of 16 MiB touched would need 3 GiB otherwise
+ * (ASan keeps 256 MiB for a while).
  */
 static uint64_t resident_kib(void)
 {
@@ -134,7 +136,7 @@ Test(alloc, destroy_frees_what_was_left)
         lkvi_arena_destroy(arena);
     }
     uint64_t grown = resident_kib() - before;
-    cr_assert_lt((int64_t)grown, 256 * 1024, "resident set grew by %d KiB", (int)grown);
+    cr_assert_lt((int64_t)grown, 600 * 1024, "resident set grew by %d KiB", (int)grown);
 }
 
 Test(alloc, statistics_follow_one_arena)
