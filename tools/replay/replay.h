@@ -1,0 +1,102 @@
+/* What the parts of `lkv replay` share: the options, the pool, what is counted. */
+#ifndef TOOLS_REPLAY_REPLAY_H
+#define TOOLS_REPLAY_REPLAY_H
+
+#include <stdint.h>
+#include "latentkv/latentkv.h"
+#include "tools/common/progress.h"
+#include "tools/common/stats.h"
+#include "tools/replay/expand.h"
+#include "tools/replay/trace.h"
+
+struct replay_options {
+    const char *trace, *json, *report, *preset;
+    uint32_t format, encode_flags, block_tokens, max_running, chunk, layers, heads, threads;
+    uint32_t check_every;
+    uint64_t blocks, memory_bytes, limit, seed;
+    double headroom, attend_rate, step_ms, session_gap_s;
+    int infinite, no_partial;
+};
+
+struct replay_pool {
+    lkv_context *ctx;
+    lkv_pool *pool;
+    lkv_model_desc model;
+    lkv_block_info block;    /* of the pool as created */
+    uint64_t num_blocks;     /* N */
+    uint64_t kv_block_bytes; /* one block of all layers of the model */
+    uint32_t table_width;    /* blocks of the longest request */
+    int32_t *copies;         /* METADATA_ONLY: pairs taken from the pool */
+};
+
+/* A point of the plots. */
+struct sample {
+    double time_s;
+    double in_use, idle; /* shares of N */
+    double waste;        /* of the tokens that in-use blocks can hold */
+    double hit_ratio;    /* so far */
+    double running, waiting;
+};
+
+struct timeline { /* at most 2 * TIMELINE_POINTS samples: it thins itself */
+    struct sample *samples;
+    uint64_t count, stride, seen;
+};
+enum { TIMELINE_POINTS = 1024 };
+
+struct attend_result {
+    uint64_t steps, rows;     /* attended; compared with the oracle */
+    double max_rel_l2;        /* attention against float64 on the dequantised records */
+    double max_latent_rel_l2; /* dequantised records against the latents that were appended */
+    uint64_t failures;        /* rows or records beyond their bound */
+};
+
+struct replay_result {
+    uint64_t requests, prompt_tokens, hit_tokens, partial_hit_tokens, output_tokens;
+    uint64_t preempted, never_fits, steps, checks, check_failures, blocks_peak;
+    uint64_t working_set_blocks;
+    double simulated_s, manager_s, wall_s;
+    struct series match_admit_us, step_us;
+    struct timeline timeline;
+    struct attend_result attend;
+    lkv_pool_stats stats; /* at the end */
+};
+
+struct replay {
+    struct replay_options options;
+    struct trace trace;
+    struct expander expander;
+    struct replay_pool pool;
+    struct replay_result result;
+    struct progress progress;
+};
+
+/* setup.c: sizes the pool by the options, creates context and pool; and the reverse. */
+void replay_open(struct replay *r);
+void replay_close(struct replay *r);
+
+/* infinite.c, scheduler.c: run the whole trace. */
+void replay_infinite(struct replay *r);
+void replay_schedule(struct replay *r);
+
+/* check.c */
+/* Counts a step; every check_every of them walks the invariants. */
+void replay_count_step(struct replay *r);
+void replay_check(struct replay *r);
+/* Copies that admission asked for: done on a real pool, taken from a METADATA_ONLY one. */
+void replay_settle_copies(struct replay *r);
+/* Adds a sample if the timeline wants one now. */
+void replay_sample(struct replay *r, double time_s, uint64_t running, uint64_t waiting);
+/* An admitted request of the trace: its hits are counted once. */
+void replay_count_hits(struct replay *r, uint64_t prompt_tokens, const lkv_admission *a);
+
+/* synthetic.c */
+enum synthetic_kind { SYNTHETIC_CHAT, SYNTHETIC_AGENT };
+void synthetic_make(struct trace *t, enum synthetic_kind kind, uint64_t seed, uint64_t requests);
+
+/* result.c, report.c */
+void replay_print(const struct replay *r);
+json_t *replay_json(struct replay *r);
+void replay_report(const struct replay *r, const char *path);
+
+#endif

@@ -1,0 +1,89 @@
+/* In: the options and the trace. Out: a context and a pool of the right number of blocks. Without
+ * --attend the pool is METADATA_ONLY; with it one layer has real records, while --memory still
+ * counts every layer of the model. */
+#include "tools/replay/replay.h"
+
+#include <stdlib.h>
+
+#include "tools/common/out.h"
+#include "tools/common/parse.h"
+
+static lkv_pool_desc describe_pool(const struct replay *r, uint32_t layers)
+{
+    const struct replay_options *o = &r->options;
+    const lkv_model_desc *m = &r->pool.model;
+    return (lkv_pool_desc){
+        .size = sizeof(lkv_pool_desc),
+        .format = o->format,
+        .encode_flags = o->encode_flags,
+        .flags = (o->attend_rate > 0 ? 0 : (uint32_t)LKV_POOL_METADATA_ONLY) |
+                 (o->no_partial ? (uint32_t)LKV_POOL_NO_PARTIAL : 0),
+        .tokens_per_block = o->block_tokens,
+        .latent_dim = m->latent_dim,
+        .rope_dim = m->rope_dim,
+        .rope_style = m->rope_style,
+        .num_layers = layers,
+        .max_seqs = o->infinite ? 4 : o->max_running + 1,
+        .num_blocks = r->pool.num_blocks ? r->pool.num_blocks : 1,
+        .fallback_headroom = o->headroom,
+    };
+}
+
+static lkv_block_info query_block(const struct replay *r, uint32_t layers)
+{
+    const lkv_pool_desc desc = describe_pool(r, layers);
+    lkv_block_info info = {.size = sizeof info};
+    out_must(lkv_block_query(&desc, &info), "the pool");
+    return info;
+}
+
+/* Every distinct prompt at once, the one that runs, and the headroom on top. */
+static uint64_t infinite_blocks(const struct replay *r)
+{
+    const uint64_t need = r->result.working_set_blocks + r->pool.table_width + 2;
+    return (uint64_t)((double)need * (1 + r->options.headroom)) + 1;
+}
+
+static void size_pool(struct replay *r)
+{
+    const struct replay_options *o = &r->options;
+    struct replay_pool *p = &r->pool;
+    const uint32_t layers = o->layers ? o->layers : p->model.num_layers;
+    p->table_width = trace_longest(&r->trace) / o->block_tokens + 2;
+    r->result.working_set_blocks = trace_working_set(&r->trace, o->block_tokens);
+    p->kv_block_bytes = query_block(r, layers).block_bytes * layers;
+    p->num_blocks = o->infinite ? infinite_blocks(r)
+                    : o->blocks ? o->blocks
+                                : o->memory_bytes / p->kv_block_bytes;
+    if (!p->num_blocks)
+        out_die("--memory holds no block: one of %u tokens takes %llu bytes over %u layers",
+                o->block_tokens, (unsigned long long)p->kv_block_bytes, layers);
+}
+
+void replay_open(struct replay *r)
+{
+    struct replay_pool *p = &r->pool;
+    p->model.size = sizeof p->model;
+    out_must(lkv_model_preset(r->options.preset, &p->model), "--preset");
+    size_pool(r);
+    const lkv_context_desc context = {
+        .size = sizeof context, .device = LKV_DEVICE_CPU, .num_threads = r->options.threads};
+    out_must(lkv_context_create(&context, &p->ctx), "the context");
+    const lkv_pool_desc desc = describe_pool(r, 1);
+    p->block = query_block(r, 1);
+    out_must(lkv_pool_create(p->ctx, &desc, &p->pool), "the pool");
+    p->copies = out_alloc(2 * desc.max_seqs, sizeof *p->copies);
+    r->expander = (struct expander){.trace = &r->trace, .seed = r->options.seed};
+}
+
+void replay_close(struct replay *r)
+{
+    lkv_pool_release(r->pool.pool);
+    lkv_context_release(r->pool.ctx);
+    free(r->pool.copies);
+    expand_free(&r->expander);
+    trace_free(&r->trace);
+    series_free(&r->result.match_admit_us);
+    series_free(&r->result.step_us);
+    free(r->result.timeline.samples);
+}
