@@ -5,7 +5,7 @@
 enum { NUM_FORMATS = 4, NUM_ISAS = 3 };
 
 static const struct lkvi_codec *const codecs[NUM_FORMATS][NUM_ISAS] = {
-#if defined(LKVI_VECTOR_CODECS)
+#if defined(__x86_64__)
     {&lkvi_codec_bf16_scalar, &lkvi_codec_bf16_avx2, &lkvi_codec_bf16_avx512},
     {&lkvi_codec_fp8_scalar, &lkvi_codec_fp8_avx2, &lkvi_codec_fp8_avx512},
     {&lkvi_codec_int8_scalar, &lkvi_codec_int8_avx2, &lkvi_codec_int8_avx512},
@@ -19,7 +19,7 @@ static const struct lkvi_codec *const codecs[NUM_FORMATS][NUM_ISAS] = {
 };
 
 static const struct lkvi_row_ops *const row_ops[NUM_ISAS] = {
-#if defined(LKVI_VECTOR_CODECS)
+#if defined(__x86_64__)
     &lkvi_row_ops_scalar,
     &lkvi_row_ops_avx2,
     &lkvi_row_ops_avx512,

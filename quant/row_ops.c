@@ -62,22 +62,23 @@ void lkvi_repair(float *row, uint32_t n, uint32_t group, struct lkvi_repair *rep
         repair_group(row + begin, n - begin < group ? n - begin : group, begin, repair);
 }
 
-enum { LANES = 32, LANE_WIDTH = 8, FOLD = LANES * LANE_WIDTH };
-
-/* The shape of one GPU warp: 256 running sums, 8 to a lane; each lane adds its 8 by neighbours,
- * then the 32 lanes by halves. */
-static float sum_of_squares(const float *row, uint32_t n)
+float lkvi_warp_sum(float *sum)
 {
-    float sum[FOLD] = {0};
-    for (uint32_t i = 0; i < n; i++)
-        sum[i % FOLD] += row[i] * row[i];
-    for (uint32_t width = FOLD / 2; width >= LANES; width /= 2)
+    for (uint32_t width = LKVI_WARP_FOLD / 2; width >= LKVI_WARP_LANES; width /= 2)
         for (uint32_t i = 0; i < width; i++)
             sum[i] = sum[2 * i] + sum[2 * i + 1];
-    for (uint32_t half = LANES / 2; half >= 1; half /= 2)
+    for (uint32_t half = LKVI_WARP_LANES / 2; half >= 1; half /= 2)
         for (uint32_t i = 0; i < half; i++)
             sum[i] = sum[i] + sum[i + half];
     return sum[0];
+}
+
+static float sum_of_squares(const float *row, uint32_t n)
+{
+    float sum[LKVI_WARP_FOLD] = {0};
+    for (uint32_t i = 0; i < n; i++)
+        sum[i % LKVI_WARP_FOLD] += row[i] * row[i];
+    return lkvi_warp_sum(sum);
 }
 
 static void rms_norm(float *row, uint32_t n, const float *weight, float eps)

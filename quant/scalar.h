@@ -25,6 +25,12 @@ extern const struct lkvi_row_ops lkvi_row_ops_avx512;
 /* The non-finite rule over groups of `group` values; the last group may be short. */
 void lkvi_repair(float *row, uint32_t n, uint32_t group, struct lkvi_repair *repair);
 
+/* RMSNorm's sum has the shape of one GPU warp: 256 running sums, 8 to a lane; each lane adds its 8
+ * by neighbours, then the 32 lanes by halves. This is the part after the running sums; sum is
+ * overwritten. */
+enum { LKVI_WARP_LANES = 32, LKVI_WARP_FOLD = 256 };
+float lkvi_warp_sum(float *sum);
+
 /* INT8: scale and zero of a row from its extremes; both the row's min and max are finite. */
 struct lkvi_int8_scale {
     float scale, zero;
