@@ -113,7 +113,7 @@ lkv_status lkvi_tensor_check(const struct lkv_context *ctx, const lkv_tensor *t,
     LKV_TRY(head_check(t, want));
     LKV_TRY(shape_check(t, want));
     uint32_t bytes = lkvi_dtype_bytes(t->dtype);
-    uint32_t alignment = ctx->device == LKV_DEVICE_CPU ? bytes : CUDA_ALIGNMENT;
+    uint32_t alignment = ctx->device == LKV_DEVICE_CPU || want->loose ? bytes : CUDA_ALIGNMENT;
     LKV_TRY(stride_check(t, want, alignment));
     for (uint32_t i = 0; i < t->ndim; i++)
         if (!t->shape[i])

@@ -20,6 +20,7 @@ struct lkvi_want {
     uint32_t dtypes; /* bits 1 << LKV_DTYPE_* */
     uint32_t ndim;
     int64_t shape[4];
+    uint32_t loose; /* read element by element: CUDA too needs no 16-byte alignment */
 };
 
 /* Bytes of an element; 0 for an unknown dtype. */
