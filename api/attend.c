@@ -85,7 +85,7 @@ static lkv_status row_tensor(const struct lkv_plan *plan, const lkv_tensor *t, c
                              float **data, int64_t *stride)
 {
     struct lkvi_want want = {
-        name, LKVI_F32, 2, {(int64_t)plan->batch.num_tokens, plan->params.num_heads}};
+        name, LKVI_F32_LOOSE, 2, {(int64_t)plan->batch.num_tokens, plan->params.num_heads}};
     if (!t)
         return LKV_OK;
     LKV_TRY(lkvi_tensor_check(plan->ctx, t, &want));
@@ -98,7 +98,7 @@ static lkv_status row_tensor(const struct lkv_plan *plan, const lkv_tensor *t, c
 static lkv_status bias_tensor(const struct lkv_plan *plan, const lkv_tensor *t,
                               struct lkvi_attend_params *p)
 {
-    struct lkvi_want want = {"bias", LKVI_F32, 2, {plan->batch.num_seqs, -1}, 1};
+    struct lkvi_want want = {"bias", LKVI_F32_LOOSE, 2, {plan->batch.num_seqs, -1}};
     if (!t)
         return LKV_OK;
     LKV_TRY(lkvi_tensor_check(plan->ctx, t, &want));

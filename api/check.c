@@ -31,6 +31,22 @@ const char *lkvi_dtype_name(uint32_t dtype)
     return names[dtype < sizeof names / sizeof names[0] ? dtype : 0];
 }
 
+static const char *dtype_wanted(uint32_t dtypes)
+{
+    switch (dtypes & LKVI_WEIGHT_TYPES) {
+    case LKVI_WEIGHT_TYPES:
+        return "F32, F16, BF16 or F8E4M3";
+    case LKVI_FLOATS:
+        return "F32, F16 or BF16";
+    case 1 << LKV_DTYPE_F16:
+        return "F16";
+    case 1 << LKV_DTYPE_BF16:
+        return "BF16";
+    default:
+        return "F32";
+    }
+}
+
 static lkv_status head_check(const lkv_tensor *t, const struct lkvi_want *want)
 {
     if (!t)
@@ -38,9 +54,9 @@ static lkv_status head_check(const lkv_tensor *t, const struct lkvi_want *want)
     if ((uintptr_t)t % _Alignof(lkv_tensor))
         return lkvi_fail(LKV_E_INVALID, "%s is a tensor at %p; need alignment %zu", want->name,
                          (const void *)t, _Alignof(lkv_tensor));
-    if (t->dtype > 31 || !(want->dtypes >> t->dtype & 1))
-        return lkvi_fail(LKV_E_INVALID, "%s has dtype %u (%s); need a dtype of the set 0x%x",
-                         want->name, t->dtype, lkvi_dtype_name(t->dtype), want->dtypes);
+    if (t->dtype > LKV_DTYPE_F8E4M3 || !(want->dtypes >> t->dtype & 1))
+        return lkvi_fail(LKV_E_INVALID, "%s has dtype %u (%s); need %s", want->name, t->dtype,
+                         lkvi_dtype_name(t->dtype), dtype_wanted(want->dtypes));
     if (t->ndim != want->ndim)
         return lkvi_fail(LKV_E_INVALID, "%s has %u dimensions; need %u", want->name, t->ndim,
                          want->ndim);
@@ -113,7 +129,8 @@ lkv_status lkvi_tensor_check(const struct lkv_context *ctx, const lkv_tensor *t,
     LKV_TRY(head_check(t, want));
     LKV_TRY(shape_check(t, want));
     uint32_t bytes = lkvi_dtype_bytes(t->dtype);
-    uint32_t alignment = ctx->device == LKV_DEVICE_CPU || want->loose ? bytes : CUDA_ALIGNMENT;
+    uint32_t alignment =
+        ctx->device == LKV_DEVICE_CPU || (want->dtypes & LKVI_LOOSE) ? bytes : CUDA_ALIGNMENT;
     LKV_TRY(stride_check(t, want, alignment));
     for (uint32_t i = 0; i < t->ndim; i++)
         if (!t->shape[i])

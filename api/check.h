@@ -11,16 +11,17 @@
 enum {
     LKVI_F32 = 1 << LKV_DTYPE_F32,
     LKVI_FLOATS = 1 << LKV_DTYPE_F32 | 1 << LKV_DTYPE_F16 | 1 << LKV_DTYPE_BF16,
-    LKVI_WEIGHT_TYPES = LKVI_FLOATS | 1 << LKV_DTYPE_F8E4M3
+    LKVI_WEIGHT_TYPES = LKVI_FLOATS | 1 << LKV_DTYPE_F8E4M3,
+    LKVI_LOOSE = 1 << 16, /* read element by element: CUDA too needs no 16-byte alignment */
+    LKVI_F32_LOOSE = LKVI_F32 | LKVI_LOOSE
 };
 
 /* What a tensor must be: shape[i] < 0 takes any extent from 0 up. */
 struct lkvi_want {
     const char *name;
-    uint32_t dtypes; /* bits 1 << LKV_DTYPE_* */
+    uint32_t dtypes; /* bits 1 << LKV_DTYPE_*, LKVI_LOOSE */
     uint32_t ndim;
     int64_t shape[4];
-    uint32_t loose; /* read element by element: CUDA too needs no 16-byte alignment */
 };
 
 /* Bytes of an element; 0 for an unknown dtype. */

@@ -20,8 +20,8 @@ static lkv_status outs_check(const lkv_context *ctx, const lkv_merge_args *args)
 static lkv_status rows_check(const lkv_context *ctx, const lkv_merge_args *args)
 {
     const int64_t *n = args->outs->shape;
-    struct lkvi_want parts = {"lses", LKVI_F32, 3, {n[0], n[1], n[2]}, 1};
-    struct lkvi_want rows = {"lse", LKVI_F32, 2, {n[1], n[2]}, 1};
+    struct lkvi_want parts = {"lses", LKVI_F32_LOOSE, 3, {n[0], n[1], n[2]}};
+    struct lkvi_want rows = {"lse", LKVI_F32_LOOSE, 2, {n[1], n[2]}};
     LKV_TRY(lkvi_tensor_check(ctx, args->lses, &parts));
     parts.name = "entropies";
     if (args->entropies)

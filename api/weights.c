@@ -159,7 +159,7 @@ static lkv_status tensors_check(const lkv_context *ctx, const lkv_model_desc *m,
     struct lkvi_want want = {"kv_b_proj", LKVI_WEIGHT_TYPES, 2, {rows, latent}};
     struct lkvi_want tiles = {
         "scales",
-        LKVI_F32,
+        LKVI_F32_LOOSE,
         2,
         {(rows + SCALE_TILE - 1) / SCALE_TILE, (latent + SCALE_TILE - 1) / SCALE_TILE},
         1};
