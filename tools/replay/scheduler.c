@@ -157,7 +157,7 @@ static int admit_first(struct scheduler *s, uint64_t *spare)
     lkv_admission admission = {.size = sizeof admission};
     const uint64_t total = known_tokens(s, &w);
     const lkv_status status = admit(s, &w, total, *spare, &admission);
-    if (status == LKV_E_NO_BLOCKS || status == LKV_E_WAIT_PENDING)
+    if (s->num_running && (status == LKV_E_NO_BLOCKS || status == LKV_E_WAIT_PENDING))
         return 0;
     pop_front(s);
     if (status == LKV_E_NEVER_FITS) {

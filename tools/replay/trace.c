@@ -91,11 +91,12 @@ static int next_line(struct reader *r)
     return n > 0;
 }
 
-static double number_of(const struct reader *r, const json_t *object, const char *key, double most)
+static double number_of(const struct reader *r, const json_t *object, const char *key, double least,
+                        double most)
 {
     const json_t *v = json_object_get(object, key);
-    if (!json_is_number(v) || !(json_number_value(v) >= 0) || json_number_value(v) > most)
-        bad_line(r, "\"%s\" is missing or not a number from 0 to %.0f", key, most);
+    if (!json_is_number(v) || !(json_number_value(v) >= least) || json_number_value(v) > most)
+        bad_line(r, "\"%s\" is missing or not a number from %.0f to %.0f", key, least, most);
     return json_number_value(v);
 }
 
@@ -126,15 +127,15 @@ static void expect_ids(const struct reader *r, uint64_t wanted)
 static struct trace_request *read_lengths(struct reader *r, const json_t *object)
 {
     struct trace_request *q = trace_add_request(r->trace);
-    q->input_length = (uint32_t)number_of(r, object, "input_length", MAX_LENGTH);
-    q->output_length = (uint32_t)number_of(r, object, "output_length", MAX_LENGTH);
+    q->input_length = (uint32_t)number_of(r, object, "input_length", 1, MAX_LENGTH);
+    q->output_length = (uint32_t)number_of(r, object, "output_length", 0, MAX_LENGTH);
     return q;
 }
 
 static void read_mooncake(struct reader *r, const json_t *object)
 {
     struct trace_request *q = read_lengths(r, object);
-    q->arrival_s = number_of(r, object, "timestamp", 1e15) / 1000;
+    q->arrival_s = number_of(r, object, "timestamp", 0, 1e15) / 1000;
     const uint32_t length = q->input_length;
     const json_t *ids = json_object_get(object, "hash_ids");
     for (size_t i = 0; i < json_array_size(ids); i++)
@@ -154,7 +155,7 @@ static void read_claude(struct reader *r, const json_t *object)
     }
     struct trace_request *q = read_lengths(r, object);
     q->space = r->trace->num_spaces - 1;
-    q->arrival_s = q->space * r->session_gap_s + number_of(r, object, "t", 1e12);
+    q->arrival_s = q->space * r->session_gap_s + number_of(r, object, "t", 0, 1e12);
     const uint32_t length = q->input_length;
     const json_t *runs = json_object_get(object, "hash_runs");
     for (size_t i = 0; i < json_array_size(runs); i++) {
@@ -184,9 +185,9 @@ static void read_csv(struct reader *r)
 {
     const char *comma = strchr(r->line, ',');
     unsigned input, output;
-    if (!comma || sscanf(comma, ",%u,%u", &input, &output) != 2 || input > MAX_LENGTH ||
-        output > MAX_LENGTH)
-        bad_line(r, "need TIMESTAMP,ContextTokens,GeneratedTokens");
+    if (!comma || sscanf(comma, ",%u,%u", &input, &output) != 2 || input < 1 ||
+        input > MAX_LENGTH || output > MAX_LENGTH)
+        bad_line(r, "need TIMESTAMP,ContextTokens (1 to %d),GeneratedTokens", MAX_LENGTH);
     const double time_s = csv_time(r, r->line);
     struct trace_request *q = trace_add_request(r->trace);
     if (r->trace->num_requests == 1)
