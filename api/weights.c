@@ -161,8 +161,7 @@ static lkv_status tensors_check(const lkv_context *ctx, const lkv_model_desc *m,
         "scales",
         LKVI_F32_LOOSE,
         2,
-        {(rows + SCALE_TILE - 1) / SCALE_TILE, (latent + SCALE_TILE - 1) / SCALE_TILE},
-        1};
+        {(rows + SCALE_TILE - 1) / SCALE_TILE, (latent + SCALE_TILE - 1) / SCALE_TILE}};
     LKV_TRY(lkvi_tensor_check(ctx, d->kv_b_proj, &want));
     if (d->kv_b_proj->dtype == LKV_DTYPE_F8E4M3)
         return lkvi_tensor_check(ctx, d->scales, &tiles);
