@@ -7,11 +7,15 @@ endif()
 if(LKV_SANITIZE STREQUAL "address")
   add_compile_options(-fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer)
   add_link_options(-fsanitize=address,undefined)
+elseif(LKV_SANITIZE STREQUAL "fuzzer") # lkv_fuzz() adds libFuzzer's main
+  add_compile_options(-fsanitize=address,undefined,fuzzer-no-link -fno-sanitize-recover=all
+                      -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=address,undefined)
 elseif(LKV_SANITIZE STREQUAL "thread")
   add_compile_options(-fsanitize=thread -fno-omit-frame-pointer)
   add_link_options(-fsanitize=thread)
 elseif(LKV_SANITIZE)
-  message(FATAL_ERROR "LKV_SANITIZE is '${LKV_SANITIZE}'; need address, thread or nothing")
+  message(FATAL_ERROR "LKV_SANITIZE is '${LKV_SANITIZE}'; need address, thread, fuzzer or nothing")
 endif()
 
 find_program(LKV_CCACHE ccache)

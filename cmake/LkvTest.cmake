@@ -6,6 +6,7 @@
 # Include folders: the root and include/. The objects are linked from a static library, so tests see
 # lkvi_ names. GPU tests take RESOURCE_LOCK gpu. The program's name is test_<n>.
 
+add_custom_target(lkv_stress) # what the tsan preset builds
 function(lkv_test)
   cmake_parse_arguments(T "PLAIN;STANDALONE" "NAME;LABEL;TIMEOUT" "SOURCES;ARGS;LIBS;DEFS" ${ARGN})
   if(T_UNPARSED_ARGUMENTS OR NOT T_NAME OR NOT T_LABEL OR NOT T_SOURCES)
@@ -28,6 +29,11 @@ function(lkv_test)
   if(NOT T_PLAIN)
     target_link_libraries(${target} PRIVATE latentkv_criterion)
     list(APPEND run --jobs 1)
+  endif()
+  if(T_LABEL STREQUAL "gpu" AND LKV_GPU_TOOL)
+    list(PREPEND run compute-sanitizer --tool ${LKV_GPU_TOOL} --target-processes all --error-exitcode 9)
+  elseif(T_LABEL STREQUAL "stress")
+    add_dependencies(lkv_stress ${target})
   endif()
   add_test(NAME ${T_NAME} COMMAND ${run} ${T_ARGS})
   lkv_test_properties(${T_NAME} ${T_LABEL} "${T_TIMEOUT}")
