@@ -12,10 +12,9 @@ mv "$work/first" "$work/prefix"
 cd "$work/prefix"
 find . -type f -o -type l | sort
 libdir=$(dirname "$(find "$PWD" -name liblatentkv.so)")
-for file in include/latentkv/latentkv.h; do
+for file in include/latentkv/latentkv.h "$libdir/liblatentkv.so.0"; do
     [ -f "$file" ] || { echo "not installed: $file"; exit 1; }
 done
-[ -e "$libdir/liblatentkv.so.0" ] || { echo "not installed: liblatentkv.so.0"; exit 1; }
 
 export PKG_CONFIG_PATH=$libdir/pkgconfig LD_LIBRARY_PATH=$libdir
 # shellcheck disable=SC2046
