@@ -121,8 +121,11 @@ void out_table_print(struct out_table *t, FILE *to)
     for (size_t i = 0; i < t->num_cells; i++) {
         size_t c = i % t->num_columns;
         int last = c + 1 == t->num_columns || i + 1 == t->num_cells;
-        fprintf(to, "%*s%s", right[c] ? width[c] : last ? 0 : -width[c], t->cells[i],
-                last ? "\n" : "  ");
+        fprintf(to, "%*s%s",
+                right[c] ? width[c]
+                : last   ? 0
+                         : -width[c],
+                t->cells[i], last ? "\n" : "  ");
         free(t->cells[i]);
     }
     free(width);

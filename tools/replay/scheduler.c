@@ -252,8 +252,6 @@ static void run_step(struct scheduler *s)
 
 static void advance(struct scheduler *s, struct running *n, uint32_t i)
 {
-    const uint32_t block = s->r->options.block_tokens;
-    const uint64_t before = n->computed / block;
     if (s->num_new[i]) {
         const int32_t token = expand_output(&s->r->expander, n->request, n->produced - 1);
         if (n->chain)
@@ -261,7 +259,12 @@ static void advance(struct scheduler *s, struct running *n, uint32_t i)
         n->length++;
     }
     n->computed += s->num_rows[i];
-    if (n->computed / block != before) /* only whole blocks are published */
+}
+
+static void commit(struct scheduler *s, const struct running *n, uint32_t num_rows)
+{
+    const uint32_t block = s->r->options.block_tokens;
+    if (n->computed / block != (n->computed - num_rows) / block) /* whole blocks are published */
         out_must(lkv_seq_commit(s->r->pool.pool, n->seq, n->computed), "commit");
 }
 
@@ -271,6 +274,7 @@ static void finish_step(struct scheduler *s)
     for (uint32_t i = s->num_running; i-- > 0;) {
         struct running *n = &s->running[i];
         const uint32_t wanted = request_of(s, n->request)->output_length;
+        commit(s, n, s->num_rows[i]);
         if (n->computed != n->length)
             continue;
         if (n->produced < wanted) {

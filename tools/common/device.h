@@ -1,0 +1,33 @@
+/* The seam to a device's memory and clock for benches: plain memory and the monotonic clock on the
+ * CPU; on CUDA the driver API, found with dlopen when asked for, so that building needs no CUDA.
+ * Every failure ends the command with a sentence. */
+#ifndef TOOLS_COMMON_DEVICE_H
+#define TOOLS_COMMON_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+struct device;
+/* LKV_DEVICE_CPU or a CUDA ordinal; uses the primary context, as the library does. threads: of the
+ * CPU's read ceiling. */
+struct device *device_open(int32_t ordinal, uint32_t threads);
+void device_close(struct device *d);
+int device_is_cuda(const struct device *d);
+const char *device_label(const struct device *d); /* "cpu", "cuda:0" */
+void *device_stream(const struct device *d);      /* CUstream; NULL on the CPU */
+
+void *device_alloc(struct device *d, size_t bytes); /* 256-byte aligned, zeroed */
+void device_free(struct device *d, void *p);
+void device_write(struct device *d, void *to, const void *from, size_t bytes);
+void device_read(struct device *d, void *to, const void *from, size_t bytes);
+void *device_upload(struct device *d, const void *from, size_t bytes); /* alloc and write */
+
+/* Evicts what the last run left in the caches. */
+void device_flush(struct device *d);
+/* Microseconds of run(arg), which enqueues on device_stream: events on CUDA, the clock on the CPU.
+ */
+double device_time_us(struct device *d, void (*run)(void *arg), void *arg);
+/* GB/s that a plain read of memory reaches here, measured once; NaN if it cannot be. */
+double device_read_gbps(struct device *d);
+
+#endif
