@@ -64,7 +64,7 @@ static void open_cuda(struct device *d)
     must(d, d->cuda.device_get(&handle, d->ordinal), "the device");
     must(d, d->cuda.context_retain(&context, handle), "the context");
     must(d, d->cuda.context_use(context), "the context");
-    must(d, d->cuda.stream_create(&d->stream, 1), "a stream"); /* 1: not ordered with stream 0 */
+    must(d, d->cuda.stream_create(&d->stream, 0), "a stream");
     must(d, d->cuda.event_create(&d->begin, 0), "an event");
     must(d, d->cuda.event_create(&d->end, 0), "an event");
     must(d, d->cuda.device_attribute(&l2_bytes, CUDA_ATTRIBUTE_L2_BYTES, handle), "L2 size");
