@@ -1,0 +1,36 @@
+/* The hash table under the prefix index: 32-bit hash -> block id, linear probing without
+ * tombstones. It never decides that two blocks are equal: the caller compares identities. */
+#ifndef LKVI_BLOCK_MANAGER_INDEX_H
+#define LKVI_BLOCK_MANAGER_INDEX_H
+
+#include <stdint.h>
+#include "core/alloc.h"
+
+struct lkvi_index_slot {
+    uint32_t block; /* 0: empty */
+    uint32_t hash;
+};
+
+struct lkvi_index {
+    struct lkvi_index_slot *slots; /* 1.5 a block, so a probe always ends */
+    uint32_t capacity;
+    uint32_t hash_mask; /* tests cut the hash: everything collides, nothing may be confused */
+    uint8_t secret[192];
+};
+
+lkv_status lkvi_index_create(struct lkvi_index *index, struct lkvi_arena *arena,
+                             uint32_t num_blocks, uint32_t hash_bits);
+/* XXH3-128 of the tokens under the secret, mixed with parent and key set, cut to 32 bits. */
+uint32_t lkvi_index_hash(const struct lkvi_index *index, const void *tokens, size_t bytes,
+                         uint64_t parent, uint64_t keyset);
+
+static inline uint32_t lkvi_index_home(const struct lkvi_index *index, uint32_t hash)
+{
+    return (uint32_t)((uint64_t)hash * index->capacity >> 32);
+}
+
+void lkvi_index_insert(struct lkvi_index *index, uint32_t hash, uint32_t block);
+void lkvi_index_remove(struct lkvi_index *index, uint32_t hash, uint32_t block);
+void lkvi_index_clear(struct lkvi_index *index);
+
+#endif

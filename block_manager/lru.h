@@ -1,0 +1,35 @@
+/* The eviction order: block ids from the oldest to the newest in one ring of slots.
+ *
+ *     head                                   tail
+ *      v                                      v
+ *   .  7  .  3  9  .  .  4  .  .  12  5  8    (a dot is a hole left by a removal)
+ *
+ * Each block knows its slot (place), so removal is one store; popping reads memory in order, so
+ * the next victims are known and can be prefetched, which a linked list forbids. Holes are swept
+ * a few slots at a time by the pushes themselves: no call ever pays for a whole compaction. */
+#ifndef LKVI_BLOCK_MANAGER_LRU_H
+#define LKVI_BLOCK_MANAGER_LRU_H
+
+#include <stdint.h>
+#include "core/alloc.h"
+
+struct lkvi_lru {
+    uint32_t *slots; /* [mask + 1], 0 is a hole */
+    uint32_t mask;
+    uint32_t live;
+    uint64_t head, tail; /* absolute; slot = position & mask */
+    uint64_t from, to;   /* of the sweep that is on; from == 0: none */
+};
+
+/* Told where a block has gone: place of block b is now slot. */
+struct lkvi_cold;
+
+lkv_status lkvi_lru_create(struct lkvi_lru *lru, struct lkvi_arena *arena, uint32_t num_blocks);
+void lkvi_lru_push(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b); /* newest */
+void lkvi_lru_push_oldest(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b);
+void lkvi_lru_remove(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b);
+uint32_t lkvi_lru_pop(struct lkvi_lru *lru); /* the oldest, 0 if none */
+/* The block `distance` slots behind the oldest, 0 for a hole or past the end: for prefetching. */
+uint32_t lkvi_lru_peek(const struct lkvi_lru *lru, uint32_t distance);
+
+#endif

@@ -1,0 +1,179 @@
+/* In: the shape of a pool. Out: the manager, its figures, its end.
+ * All memory of the manager comes from one arena; destroying the arena is the whole of the end, so
+ * a chain of a million blocks is freed without a walk. */
+#include "block_manager/state.h"
+
+static lkv_status config_check(const struct lkvi_manager_config *config)
+{
+    if (config->num_blocks < 1 || config->num_blocks >= INT32_MAX)
+        return lkvi_fail(LKV_E_INVALID, "num_blocks is %llu; need 1..2^31 - 2",
+                         (unsigned long long)config->num_blocks);
+    if (config->base_blocks > config->num_blocks)
+        return lkvi_fail(LKV_E_INVALID, "base_blocks is %llu; need at most num_blocks %llu",
+                         (unsigned long long)config->base_blocks,
+                         (unsigned long long)config->num_blocks);
+    if (config->tokens_per_block != 16 && config->tokens_per_block != 32 &&
+        config->tokens_per_block != 64 && config->tokens_per_block != 128)
+        return lkvi_fail(LKV_E_INVALID, "tokens_per_block is %u; need 16, 32, 64 or 128",
+                         config->tokens_per_block);
+    return LKV_OK;
+}
+
+static lkv_status arrays_create(struct lkvi_manager *m)
+{
+    uint64_t n = (uint64_t)m->num_blocks + 1;
+    m->blocks = lkvi_zalloc(m->arena, n, sizeof *m->blocks);
+    m->cold = lkvi_zalloc(m->arena, n, sizeof *m->cold);
+    m->tokens = lkvi_zalloc(m->arena, n, m->block_tokens * sizeof *m->tokens);
+    m->stack = lkvi_zalloc(m->arena, n, sizeof *m->stack);
+    m->seqs = lkvi_zalloc(m->arena, m->max_seqs, sizeof *m->seqs);
+    if (!m->blocks || !m->cold || !m->tokens || !m->stack || !m->seqs)
+        return lkvi_fail(LKV_E_NO_MEMORY, "no memory for the metadata of %u blocks", m->num_blocks);
+    return LKV_OK;
+}
+
+/* Ids are handed out from 1 upwards, so that fresh chains are neighbours in memory. */
+static void lists_fill(struct lkvi_manager *m)
+{
+    m->blocks[0].flags = LKVI_INDEXED;
+    for (uint32_t b = m->num_blocks; b; b--)
+        lkvi_make_free(m, b);
+    for (uint32_t i = m->max_seqs; i; i--) {
+        m->seqs[i - 1].generation = 1;
+        m->seqs[i - 1].next_free = m->free_seq;
+        m->free_seq = i;
+    }
+}
+
+static lkv_status build(struct lkvi_manager *m, const struct lkvi_manager_config *config)
+{
+    m->num_blocks = (uint32_t)config->num_blocks;
+    m->base_blocks = (uint32_t)config->base_blocks;
+    m->block_tokens = config->tokens_per_block;
+    m->block_shift = (uint32_t)__builtin_ctz(config->tokens_per_block);
+    m->max_seqs = config->max_seqs ? config->max_seqs : 1024;
+    m->flags = config->flags;
+    m->keysets.arena = m->arena;
+    m->keysets.secret = m->index.secret;
+    LKV_TRY(arrays_create(m));
+    LKV_TRY(lkvi_lru_create(&m->lru, m->arena, m->num_blocks));
+    LKV_TRY(lkvi_index_create(&m->index, m->arena, m->num_blocks, config->hash_bits));
+    lists_fill(m);
+    return LKV_OK;
+}
+
+/* Short sections: a thread that waits may spin a little before it sleeps. */
+static int mutex_create(pthread_mutex_t *mutex)
+{
+    pthread_mutexattr_t attr;
+    if (pthread_mutexattr_init(&attr))
+        return 0;
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+#endif
+    int made = !pthread_mutex_init(mutex, &attr);
+    pthread_mutexattr_destroy(&attr);
+    return made;
+}
+
+lkv_status lkvi_manager_create(const struct lkvi_manager_config *config, struct lkvi_manager **out)
+{
+    struct lkvi_arena *arena;
+    LKV_TRY(config_check(config));
+    LKV_TRY(lkvi_arena_create(&arena));
+    struct lkvi_manager *m = lkvi_zalloc(arena, 1, sizeof *m);
+    if (!m || !mutex_create(&m->mutex)) {
+        lkvi_arena_destroy(arena);
+        return lkvi_fail(LKV_E_NO_MEMORY, "no memory for a block manager of %zu bytes", sizeof *m);
+    }
+    m->arena = arena;
+    lkv_status status = build(m, config);
+    if (status != LKV_OK) {
+        lkvi_manager_destroy(m);
+        return status;
+    }
+    *out = m;
+    return LKV_OK;
+}
+
+void lkvi_manager_destroy(struct lkvi_manager *m)
+{
+    if (!m)
+        return;
+    pthread_mutex_destroy(&m->mutex);
+    lkvi_arena_destroy(m->arena);
+}
+
+lkv_status lkvi_manager_pass_fence(struct lkvi_manager *m, uint64_t fence)
+{
+    lkvi_lock(m);
+    lkvi_pass(m, fence);
+    return lkvi_unlock(m, LKV_OK);
+}
+
+lkv_status lkvi_manager_evict(struct lkvi_manager *m, uint64_t n, uint64_t *evicted)
+{
+    lkvi_lock(m);
+    uint64_t done = lkvi_evict_idle(m, n);
+    if (evicted)
+        *evicted = done;
+    return lkvi_unlock(m, LKV_OK);
+}
+
+lkv_status lkvi_manager_reset(struct lkvi_manager *m, uint32_t flags)
+{
+    if (flags & ~(uint32_t)LKV_RESET_FORCE)
+        return lkvi_fail(LKV_E_INVALID, "reset flags are %#x; known are %#x", flags,
+                         LKV_RESET_FORCE);
+    lkvi_lock(m);
+    uint64_t live = m->counts.state[LKVI_IN_USE] + m->counts.state[LKVI_PENDING];
+    if (live && !(flags & LKV_RESET_FORCE))
+        return lkvi_unlock(m, lkvi_fail(LKV_E_BUSY,
+                                        "%llu blocks are in use or behind a fence; need 0, or "
+                                        "LKV_RESET_FORCE",
+                                        (unsigned long long)live));
+    lkvi_forget_all(m);
+    m->epoch++;
+    return lkvi_unlock(m, LKV_OK);
+}
+
+static uint64_t longest_free_run(const struct lkvi_manager *m)
+{
+    uint64_t run = 0, longest = 0;
+    for (uint32_t b = 1; b <= m->num_blocks; b++) {
+        run = m->blocks[b].state <= LKVI_IDLE ? run + 1 : 0;
+        longest = run > longest ? run : longest;
+    }
+    return longest;
+}
+
+lkv_status lkvi_manager_query(struct lkvi_manager *m, lkv_pool_stats *stats)
+{
+    struct lkvi_arena_stats memory;
+    lkvi_lock(m);
+    stats->blocks_total = m->num_blocks;
+    stats->blocks_base = m->base_blocks;
+    stats->blocks_free = m->counts.state[LKVI_FREE];
+    stats->blocks_idle = m->counts.state[LKVI_IDLE];
+    stats->blocks_in_use = m->counts.state[LKVI_IN_USE];
+    stats->blocks_pending = m->counts.state[LKVI_PENDING];
+    stats->blocks_lent = m->counts.state[LKVI_LENT];
+    stats->blocks_reserved = m->counts.reserved;
+    stats->blocks_cached = m->counts.cached;
+    stats->seqs_live = m->sums.seqs_live;
+    stats->tokens_live = m->sums.tokens_live;
+    stats->waste_tokens = m->sums.room_live - m->sums.tokens_live;
+    stats->hit_tokens = m->sums.hit_tokens;
+    stats->partial_hit_tokens = m->sums.partial_hit_tokens;
+    stats->prompt_tokens = m->sums.prompt_tokens;
+    stats->evicted_blocks = m->sums.evicted;
+    stats->copied_blocks = m->sums.copied;
+    stats->published_blocks = m->sums.published;
+    stats->longest_free_run = longest_free_run(m);
+    lkvi_unlock(m, LKV_OK);
+    lkvi_arena_query(m->arena, &memory);
+    stats->metadata_allocated_bytes = memory.allocated_bytes;
+    stats->metadata_active_bytes = memory.active_bytes;
+    stats->metadata_resident_bytes = memory.resident_bytes;
+    return LKV_OK;
+}

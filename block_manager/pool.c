@@ -1,0 +1,291 @@
+/* In: requests for blocks and the end of their use. Out: ids, each in exactly one state.
+ *
+ *   FREE --take--> IN_USE --last drop--> [fence not passed: PENDING] --> IDLE (indexed) or FREE
+ *     ^              ^                                                    |
+ *     |              +------------------- claim (a hit) ------------------+
+ *     +---------------------------------- evict --------------------------+
+ *
+ * Unhashed blocks are taken first, then the oldest idle leaf. in use + pending + reserved never
+ * exceeds base, so whatever is not lent can always be had without touching a sequence. */
+#include "block_manager/state.h"
+
+enum { FETCH_FAR = 24, FETCH_NEAR = 12 };
+
+static void set_state(struct lkvi_manager *m, uint32_t b, uint8_t state)
+{
+    m->blocks[b].state = state;
+    m->counts.state[state]++;
+}
+
+void lkvi_make_free(struct lkvi_manager *m, uint32_t b)
+{
+    m->stack[m->counts.state[LKVI_FREE]] = b;
+    m->blocks[b].priority = 0;
+    set_state(m, b, LKVI_FREE);
+}
+
+static void park(struct lkvi_manager *m, uint32_t b)
+{
+    m->blocks[b].flags |= LKVI_PARKED;
+    m->cold[b].place = m->num_parked;
+    m->stack[m->num_blocks - ++m->num_parked] = b;
+}
+
+void lkvi_unpark(struct lkvi_manager *m, uint32_t b)
+{
+    uint32_t place = m->cold[b].place, last = m->stack[m->num_blocks - m->num_parked--];
+    m->stack[m->num_blocks - 1 - place] = last;
+    m->cold[last].place = place;
+    m->blocks[b].flags &= (uint8_t)~LKVI_PARKED;
+}
+
+void lkvi_rest_idle(struct lkvi_manager *m, uint32_t b)
+{
+    lkvi_lru_push(&m->lru, m->cold, b);
+    set_state(m, b, LKVI_IDLE);
+}
+
+static void leave_idle(struct lkvi_manager *m, uint32_t b)
+{
+    if (m->blocks[b].flags & LKVI_PARKED)
+        lkvi_unpark(m, b);
+    else
+        lkvi_lru_remove(&m->lru, m->cold, b);
+    m->counts.state[LKVI_IDLE]--;
+}
+
+/* ---- eviction */
+
+/* Two distances: first the victims' own lines, then, once these have come, what they name. */
+static void prefetch_victims(const struct lkvi_manager *m)
+{
+    uint32_t far = lkvi_lru_peek(&m->lru, FETCH_FAR), near = lkvi_lru_peek(&m->lru, FETCH_NEAR);
+    __builtin_prefetch(&m->blocks[far], 1);
+    __builtin_prefetch(&m->cold[far], 1);
+    if (!near)
+        return;
+    __builtin_prefetch(&m->blocks[m->blocks[near].parent], 1);
+    __builtin_prefetch(&m->index.slots[lkvi_index_home(&m->index, m->cold[near].hash)], 1);
+    __builtin_prefetch(&m->blocks[m->blocks[near].next_sibling], 1);
+    __builtin_prefetch(&m->blocks[m->blocks[near].previous_sibling], 1);
+}
+
+/* Only parked blocks are left: all have users among their descendants (which hold another copy of
+ * the same tokens). The descendants lose their place in the index, not their data. */
+static uint32_t evict_parked(struct lkvi_manager *m)
+{
+    uint32_t top = m->stack[m->num_blocks - m->num_parked], b = top, parent;
+    do {
+        while (m->blocks[b].first_child)
+            b = m->blocks[b].first_child;
+        parent = m->blocks[b].parent;
+        if (m->blocks[b].state == LKVI_IDLE) {
+            leave_idle(m, b);
+            lkvi_unpublish(m, b);
+            if (b == top)
+                break;
+            lkvi_make_free(m, b);
+            m->sums.evicted++;
+        } else {
+            lkvi_unpublish(m, b);
+        }
+        b = parent;
+    } while (1);
+    return top;
+}
+
+/* A block with no state and no identity; there must be an idle one. */
+static uint32_t evict_one(struct lkvi_manager *m)
+{
+    uint32_t b;
+    prefetch_victims(m);
+    while ((b = lkvi_lru_pop(&m->lru)) && m->blocks[b].first_child)
+        park(m, b);
+    m->sums.evicted++;
+    if (!b)
+        return evict_parked(m);
+    m->counts.state[LKVI_IDLE]--;
+    lkvi_unpublish(m, b);
+    return b;
+}
+
+uint64_t lkvi_evict_idle(struct lkvi_manager *m, uint64_t n)
+{
+    uint64_t before = m->counts.state[LKVI_IDLE];
+    while (m->counts.state[LKVI_IDLE] && before - m->counts.state[LKVI_IDLE] < n)
+        lkvi_make_free(m, evict_one(m));
+    return before - m->counts.state[LKVI_IDLE];
+}
+
+void lkvi_take_blocks(struct lkvi_manager *m, uint32_t *out, uint64_t n, uint8_t state)
+{
+    for (uint64_t i = 0; i < n; i++) {
+        uint32_t b;
+        if (m->counts.state[LKVI_FREE])
+            b = m->stack[--m->counts.state[LKVI_FREE]];
+        else
+            b = evict_one(m);
+        m->blocks[b].refs = state == LKVI_IN_USE;
+        m->blocks[b].priority = 0;
+        set_state(m, b, state);
+        out[i] = b;
+    }
+}
+
+/* ---- fences */
+
+/* The last bucket takes what finds no bucket of its own: its fence is then the least of many, and
+ * blocks that it releases too early are sorted in again. */
+static struct lkvi_bucket *bucket_for(struct lkvi_manager *m, uint64_t fence)
+{
+    uint32_t i = m->num_buckets;
+    while (i && m->buckets[i - 1].fence > fence)
+        i--;
+    if (i && m->buckets[i - 1].fence == fence)
+        return &m->buckets[i - 1];
+    if (m->num_buckets == LKVI_NUM_BUCKETS) {
+        if (i)
+            return &m->buckets[i - 1];
+        m->buckets[0].fence = fence;
+        return &m->buckets[0];
+    }
+    memmove(&m->buckets[i + 1], &m->buckets[i], (m->num_buckets++ - i) * sizeof m->buckets[0]);
+    m->buckets[i] = (struct lkvi_bucket){fence, 0, 0};
+    return &m->buckets[i];
+}
+
+static void enqueue(struct lkvi_manager *m, uint32_t b)
+{
+    if (m->blocks[b].flags & LKVI_QUEUED)
+        return;
+    struct lkvi_bucket *bucket = bucket_for(m, m->cold[b].fence);
+    m->blocks[b].flags |= LKVI_QUEUED;
+    m->cold[b].place = 0;
+    if (bucket->tail)
+        m->cold[bucket->tail].place = b;
+    else
+        bucket->head = b;
+    bucket->tail = b;
+}
+
+/* A block that nobody uses and no fence holds goes where its identity says. */
+static void rest(struct lkvi_manager *m, uint32_t b)
+{
+    if (m->blocks[b].flags & LKVI_INDEXED)
+        lkvi_rest_idle(m, b);
+    else
+        lkvi_make_free(m, b);
+}
+
+static void release_queued(struct lkvi_manager *m, uint32_t b)
+{
+    struct lkvi_block *block = &m->blocks[b];
+    block->flags &= (uint8_t)~LKVI_QUEUED;
+    if (block->state == LKVI_IN_USE)
+        return; /* claimed again since: its last drop decides */
+    if (m->cold[b].fence > m->passed_fence) {
+        enqueue(m, b);
+        return;
+    }
+    m->counts.state[block->state]--;
+    rest(m, b);
+}
+
+void lkvi_pass(struct lkvi_manager *m, uint64_t fence)
+{
+    if (fence <= m->passed_fence)
+        return;
+    m->passed_fence = fence;
+    while (m->num_buckets && m->buckets[0].fence <= fence) {
+        uint32_t b = m->buckets[0].head;
+        memmove(&m->buckets[0], &m->buckets[1], --m->num_buckets * sizeof m->buckets[0]);
+        while (b) {
+            uint32_t next = m->cold[b].place;
+            release_queued(m, b);
+            b = next;
+        }
+    }
+}
+
+/* ---- references */
+
+void lkvi_claim(struct lkvi_manager *m, uint32_t b)
+{
+    struct lkvi_block *block = &m->blocks[b];
+    if (block->refs++)
+        return;
+    if (block->state == LKVI_IDLE)
+        leave_idle(m, b);
+    else
+        m->counts.state[LKVI_PENDING]--;
+    set_state(m, b, LKVI_IN_USE);
+}
+
+/* One reference less; the source of a cancelled copy, whose reference goes too, or 0. */
+static uint32_t drop_one(struct lkvi_manager *m, uint32_t b, uint64_t fence)
+{
+    struct lkvi_block *block = &m->blocks[b];
+    uint32_t source = 0;
+    if (fence > m->cold[b].fence)
+        m->cold[b].fence = fence;
+    if (--block->refs)
+        return 0;
+    if (block->flags & LKVI_COPY_TARGET)
+        source = lkvi_copies_cancel(m, b);
+    m->counts.state[LKVI_IN_USE]--;
+    if (m->cold[b].fence <= m->passed_fence) {
+        rest(m, b);
+        return source;
+    }
+    set_state(m, b, LKVI_PENDING);
+    enqueue(m, b);
+    return source;
+}
+
+void lkvi_drop(struct lkvi_manager *m, uint32_t b, uint64_t fence)
+{
+    for (b = drop_one(m, b, fence); b; b = drop_one(m, b, 0))
+        continue;
+}
+
+void lkvi_return_lent(struct lkvi_manager *m, uint32_t b, uint64_t fence)
+{
+    m->cold[b].fence = fence;
+    if (fence > m->passed_fence) {
+        enqueue(m, b);
+        return;
+    }
+    m->counts.state[LKVI_LENT]--;
+    lkvi_make_free(m, b);
+}
+
+/* ---- room */
+
+static uint64_t used(const struct lkvi_manager *m)
+{
+    return m->counts.state[LKVI_IN_USE] + m->counts.state[LKVI_PENDING] + m->counts.reserved;
+}
+
+uint64_t lkvi_free_now(const struct lkvi_manager *m)
+{
+    return m->base_blocks - used(m);
+}
+
+lkv_status lkvi_room(const struct lkvi_manager *m, uint64_t needed, uint64_t own_reserve,
+                     uint64_t claimed, lkv_admission *result)
+{
+    uint64_t now = lkvi_free_now(m) + own_reserve;
+    uint64_t later = now + m->counts.state[LKVI_PENDING] - claimed;
+    result->needed = needed;
+    result->free_now = now;
+    result->free_after_fence = later;
+    if (needed <= now)
+        return LKV_OK;
+    if (needed <= later)
+        return lkvi_fail(LKV_E_WAIT_PENDING, "need %llu blocks; %llu now, %llu once fences pass",
+                         (unsigned long long)needed, (unsigned long long)now,
+                         (unsigned long long)later);
+    return lkvi_fail(LKV_E_NO_BLOCKS, "need %llu blocks; %llu now, %llu once fences pass",
+                     (unsigned long long)needed, (unsigned long long)now,
+                     (unsigned long long)later);
+}

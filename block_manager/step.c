@@ -1,0 +1,215 @@
+/* In: one scheduler step: sequences, new tokens, row ranges. Out: the caller's table, lengths,
+ * slots and positions, filled in one call under one lock.
+ * First every row is planned (handles, room, widths), then every row is grown and written; a row
+ * that cannot be served is named in failed_row and nothing has happened. */
+#include "block_manager/state.h"
+
+struct row {
+    struct lkvi_seq *s; /* NULL: padding */
+    uint64_t begin;     /* first position that runs */
+    uint32_t num_new, num_rows;
+};
+
+/* Drafts (reserved room without tokens) stop at the final length; their slots are masked. */
+static uint64_t draft_room(const struct lkvi_seq *s, uint64_t n)
+{
+    uint64_t left = s->max_tokens ? s->max_tokens - s->length : UINT64_MAX;
+    return n < left ? n : left;
+}
+
+static lkv_status row_find(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
+                           struct row *row)
+{
+    memset(row, 0, sizeof *row);
+    if (!step->seqs[i])
+        return LKV_OK;
+    LKV_TRY(lkvi_seq_find(m, step->seqs[i], &row->s));
+    row->num_new = step->num_new ? step->num_new[i] : 0;
+    row->num_rows = step->num_rows ? step->num_rows[i] : row->num_new;
+    row->begin = step->row_begin ? step->row_begin[i] : row->s->length;
+    return LKV_OK;
+}
+
+/* Rows may end inside the room, or beyond it where the final length cuts drafts off. */
+static lkv_status check_range(const struct lkvi_manager *m, const lkv_step *step,
+                              const struct row *row, uint64_t room_blocks)
+{
+    const struct lkvi_seq *s = row->s;
+    uint64_t end = row->begin + row->num_rows, room = room_blocks << m->block_shift;
+    int masked = !step->tokens && s->max_tokens && s->length + row->num_new > s->max_tokens;
+    if (end < row->begin || end > INT32_MAX || (end > room && !masked))
+        return lkvi_fail(LKV_E_INVALID, "rows [%llu, +%u) of a sequence with room for %llu tokens",
+                         (unsigned long long)row->begin, row->num_rows, (unsigned long long)room);
+    if (step->block_table && room_blocks > step->table_width)
+        return lkvi_fail(LKV_E_INVALID, "table_width is %u; need %llu blocks", step->table_width,
+                         (unsigned long long)room_blocks);
+    if (!row->num_rows || row->begin >= s->committed)
+        return LKV_OK;
+    for (uint64_t k = row->begin >> m->block_shift; k << m->block_shift < s->committed; k++)
+        if (k << m->block_shift < end && (m->blocks[s->table[k]].flags & LKVI_INDEXED))
+            return lkvi_fail(LKV_E_INVALID,
+                             "rows [%llu, +%u) would write block %d, which is published",
+                             (unsigned long long)row->begin, row->num_rows, s->table[k]);
+    return LKV_OK;
+}
+
+static lkv_status plan_row(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
+                           struct lkvi_growth *total, lkv_admission *result)
+{
+    struct row row;
+    LKV_TRY(row_find(m, step, i, &row));
+    if (!row.s)
+        return LKV_OK;
+    if (row.s->plan_serial == m->plan_serial)
+        return lkvi_fail(LKV_E_INVALID, "sequence %#llx stands twice in the step",
+                         (unsigned long long)step->seqs[i]);
+    row.s->plan_serial = m->plan_serial;
+    uint64_t n = step->tokens ? row.num_new : draft_room(row.s, row.num_new);
+    LKV_TRY(lkvi_grow_plan(m, row.s, n, total, result));
+    return check_range(m, step, &row, row.s->num_blocks + row.s->plan_fresh);
+}
+
+static uint64_t rows_of(const lkv_step *step, uint32_t i)
+{
+    if (!step->seqs[i])
+        return 0;
+    return step->num_rows ? step->num_rows[i] : step->num_new ? step->num_new[i] : 0;
+}
+
+static lkv_status plan(struct lkvi_manager *m, lkv_step *step, lkv_admission *result)
+{
+    struct lkvi_growth total = {0, 0, 0};
+    uint64_t num_rows = 0;
+    m->plan_serial++;
+    lkvi_room(m, 0, 0, 0, result);
+    for (uint32_t i = 0; i < step->num_seqs; i++) {
+        step->failed_row = i;
+        LKV_TRY(plan_row(m, step, i, &total, result));
+        num_rows += rows_of(step, i);
+        if ((step->slots || step->positions) && num_rows > step->slots_capacity)
+            return lkvi_fail(LKV_E_INVALID, "slots_capacity is %llu; need at least %llu rows",
+                             (unsigned long long)step->slots_capacity,
+                             (unsigned long long)num_rows);
+        if (num_rows > INT32_MAX)
+            return lkvi_fail(LKV_E_INVALID, "%llu rows in one step; need at most 2^31 - 1",
+                             (unsigned long long)num_rows);
+    }
+    LKV_TRY(lkvi_copies_ensure(m, total.copies));
+    result->num_blocks = total.fresh + total.copies;
+    return LKV_OK;
+}
+
+static void write_table(const lkv_step *step, uint32_t i, struct lkvi_seq *s)
+{
+    uint32_t stride = step->table_stride ? step->table_stride : step->table_width;
+    int32_t *to = step->block_table + (uint64_t)i * stride;
+    uint32_t num = s ? s->num_blocks : 0, from = 0, end = step->table_width;
+    if (s && (step->flags & LKV_STEP_TABLE_TAIL)) {
+        from = s->dirty_from;
+        end = s->emitted > num ? s->emitted : num;
+    }
+    if (num > from)
+        memcpy(to + from, s->table + from, (num - from) * sizeof *to);
+    if (end > num)
+        memset(to + num, 0, (end - num) * sizeof *to);
+    if (s)
+        s->dirty_from = s->emitted = num;
+}
+
+static void write_slots(const struct lkvi_manager *m, int64_t *slots, const struct row *row)
+{
+    uint64_t position = row->begin, left = row->num_rows;
+    uint64_t room = (uint64_t)row->s->num_blocks << m->block_shift;
+    if (row->s->max_tokens && room > row->s->max_tokens)
+        room = row->s->max_tokens;
+    while (left && position < room) {
+        uint32_t at = (uint32_t)(position & (m->block_tokens - 1)), n = m->block_tokens - at;
+        int64_t first = ((int64_t)row->s->table[position >> m->block_shift] << m->block_shift) + at;
+        if (n > left)
+            n = (uint32_t)left;
+        if (n > room - position)
+            n = (uint32_t)(room - position);
+        for (uint32_t j = 0; j < n; j++)
+            *slots++ = first + j;
+        position += n;
+        left -= n;
+    }
+    while (left--)
+        *slots++ = -1;
+}
+
+static void write_row(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
+                      const struct row *row, uint64_t first)
+{
+    uint64_t end = row->begin + row->num_rows;
+    if (step->block_table)
+        write_table(step, i, row->s);
+    if (step->seq_lens) {
+        uint64_t limit = row->s && row->s->max_tokens ? row->s->max_tokens : end;
+        step->seq_lens[i] = (int32_t)(end < limit ? end : limit);
+    }
+    if (step->q_indptr)
+        step->q_indptr[i + 1] = (int32_t)(first + row->num_rows);
+    if (step->positions)
+        for (uint32_t j = 0; j < row->num_rows; j++)
+            step->positions[first + j] = (int32_t)(row->begin + j);
+    if (step->slots && row->num_rows)
+        write_slots(m, step->slots + first, row);
+}
+
+/* What the row after next will touch: its record, then its tail's tokens. */
+static void prefetch_row(const struct lkvi_manager *m, const lkv_step *step, uint32_t i)
+{
+    if (i + 8 < step->num_seqs && step->seqs[i + 8])
+        __builtin_prefetch(&m->seqs[(uint32_t)step->seqs[i + 8] - 1]);
+    if (i + 4 >= step->num_seqs || !step->seqs[i + 4])
+        return;
+    const struct lkvi_seq *s = &m->seqs[(uint32_t)step->seqs[i + 4] - 1];
+    if (s->num_blocks) {
+        uint64_t slot = s->length & (m->block_tokens - 1);
+        uint32_t b = (uint32_t)s->table[s->num_blocks - 1];
+        __builtin_prefetch(lkvi_block_tokens(m, b) + slot, 1);
+    }
+}
+
+static void execute(struct lkvi_manager *m, const lkv_step *step)
+{
+    const int32_t *tokens = step->tokens;
+    uint64_t first = 0;
+    if (step->q_indptr)
+        step->q_indptr[0] = 0;
+    for (uint32_t i = 0; i < step->num_seqs; i++) {
+        struct row row;
+        row_find(m, step, i, &row);
+        prefetch_row(m, step, i);
+        if (row.s)
+            lkvi_grow(m, row.s, tokens, tokens ? row.num_new : 0);
+        if (tokens && step->num_new)
+            tokens += step->num_new[i];
+        write_row(m, step, i, &row, first);
+        first += row.num_rows;
+    }
+}
+
+static lkv_status step_locked(struct lkvi_manager *m, lkv_step *step, lkv_admission *result)
+{
+    if (step->num_seqs && !step->seqs)
+        return lkvi_fail(LKV_E_INVALID, "seqs is NULL; need %u handles", step->num_seqs);
+    if (step->flags & ~(uint32_t)LKV_STEP_TABLE_TAIL)
+        return lkvi_fail(LKV_E_INVALID, "step flags are %#x; known are %#x", step->flags,
+                         LKV_STEP_TABLE_TAIL);
+    if (step->table_stride && step->table_stride < step->table_width)
+        return lkvi_fail(LKV_E_INVALID, "table_stride is %u; need at least table_width %u",
+                         step->table_stride, step->table_width);
+    LKV_TRY(plan(m, step, result));
+    step->failed_row = 0;
+    execute(m, step);
+    return LKV_OK;
+}
+
+lkv_status lkvi_manager_step(struct lkvi_manager *m, lkv_step *step, lkv_admission *result)
+{
+    lkv_admission unwanted = {.size = sizeof unwanted};
+    lkvi_lock(m);
+    return lkvi_unlock(m, step_locked(m, step, result ? result : &unwanted));
+}
