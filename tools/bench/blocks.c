@@ -1,0 +1,165 @@
+/* lkv bench blocks: what the block manager costs a scheduler, beside what is asked of it. One core,
+ * medians. The trace rows need the trace files and are null without them. */
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "tools/bench/bench.h"
+#include "tools/bench/manager.h"
+#include "tools/common/out.h"
+#include "tools/common/parse.h"
+#include "tools/common/progress.h"
+#include "tools/replay/replay.h"
+
+enum { KEY_CLAUDE = 0x100, KEY_MOONCAKE, KEY_REPEATS, KEY_JSON };
+
+struct options {
+    const char *claude, *mooncake, *json;
+    uint32_t repeats;
+};
+
+static const struct argp_option option_table[] = {
+    {"claude-code", KEY_CLAUDE, "FILE", 0, "requests.jsonl.gz of the Claude Code trace", 0},
+    {"mooncake", KEY_MOONCAKE, "FILE", 0, "conversation_trace.jsonl.gz of the Mooncake trace", 0},
+    {"repeats", KEY_REPEATS, "N", 0, "timed runs of an operation; default 201", 0},
+    {"json", KEY_JSON, "FILE", 0, "write the figures as JSON; - is stdout", 0},
+    {0}};
+
+static error_t parse_option(int key, char *arg, struct argp_state *state)
+{
+    struct options *o = state->input;
+    switch (key) {
+    case KEY_CLAUDE:
+        o->claude = arg;
+        break;
+    case KEY_MOONCAKE:
+        o->mooncake = arg;
+        break;
+    case KEY_REPEATS:
+        o->repeats = (uint32_t)parse_uint(state, "--repeats", arg, 1, 100000);
+        break;
+    case KEY_JSON:
+        o->json = arg;
+        break;
+    case ARGP_KEY_ARG:
+        argp_error(state, "'%s' is one argument too many", arg);
+        break;
+    default:
+        return ARGP_ERR_UNKNOWN;
+    }
+    return 0;
+}
+
+/* The manager's seconds of an infinite replay; checks, samples and expansion are not counted. */
+static double replay_seconds(const char *path)
+{
+    struct replay r = {.options = {.trace = path,
+                                   .preset = "v3",
+                                   .format = LKV_FORMAT_INT8,
+                                   .block_tokens = MANAGER_BLOCK,
+                                   .infinite = 1,
+                                   .seed = 1,
+                                   .check_every = UINT32_MAX}};
+    if (!path)
+        return NAN;
+    trace_read(&r.trace, path, 0, 10);
+    replay_open(&r);
+    replay_infinite(&r);
+    const double seconds = r.result.manager_s;
+    replay_close(&r);
+    return seconds;
+}
+
+struct figures {
+    double match_admit_us, step_us, step_whole_us, cold_us, evict_10k_us, evict_1m_us;
+    double metadata_bytes, claude_s, mooncake_s, threads_ratio;
+};
+
+static struct figures measure(const struct options *o)
+{
+    struct figures f;
+    struct progress bar;
+    double ignored;
+    progress_start(&bar, "blocks", 9);
+    f.match_admit_us = measure_match_admit(o->repeats);
+    progress_show(&bar, 1);
+    f.step_us = measure_step(o->repeats, 0);
+    progress_show(&bar, 2);
+    f.step_whole_us = measure_step(o->repeats, 1);
+    progress_show(&bar, 3);
+    f.cold_us = measure_cold_prompt(o->repeats);
+    progress_show(&bar, 4);
+    f.evict_10k_us = measure_evict(10000, &ignored);
+    progress_show(&bar, 5);
+    f.evict_1m_us = measure_evict(1000000, &f.metadata_bytes);
+    progress_show(&bar, 6);
+    f.mooncake_s = replay_seconds(o->mooncake);
+    progress_show(&bar, 7);
+    f.claude_s = replay_seconds(o->claude);
+    progress_show(&bar, 8);
+    const double one = measure_threads(1, 0.5);
+    f.threads_ratio = measure_threads(8, 0.5) / one;
+    progress_end(&bar);
+    return f;
+}
+
+static void print(const struct figures *f)
+{
+    static const char *const heads[] = {"operation", "measured", "floor", "target"};
+    const struct {
+        const char *what;
+        double value;
+        const char *floor, *target;
+    } rows[] = {
+        {"match + admit a cached 50,000-token prompt, us", f->match_admit_us, "150", "50"},
+        {"decode step of 1,000 sequences, us", f->step_us, "150", "40"},
+        {"  with whole tables written, us", f->step_whole_us, "-", "-"},
+        {"admit + commit + free a cold 50,000-token prompt, us", f->cold_us, "250", "90"},
+        {"evict a block, pool of 10,000, us", f->evict_10k_us, "-", "-"},
+        {"evict a block, pool of 1,000,000, us", f->evict_1m_us, "-", "-"},
+        {"  ratio", f->evict_1m_us / f->evict_10k_us, "1.5", "1.1"},
+        {"metadata a block, B", f->metadata_bytes, "400", "340"},
+        {"replay of claude-code, s", f->claude_s, "15", "5"},
+        {"replay of mooncake conversation, s", f->mooncake_s, "1", "0.3"},
+        {"8 threads to 1 thread, calls a second", f->threads_ratio, "1", "1.5"},
+    };
+    struct out_table *t = out_table_new(4, heads);
+    for (size_t i = 0; i < sizeof rows / sizeof *rows; i++) {
+        out_cell(t, "%s", rows[i].what);
+        if (isnan(rows[i].value))
+            out_cell(t, "-");
+        else
+            out_cell(t, "%.3f", rows[i].value);
+        out_cell(t, "%s", rows[i].floor);
+        out_cell(t, "%s", rows[i].target);
+    }
+    out_table_print(t, stdout);
+}
+
+static json_t *describe(const struct figures *f)
+{
+    return json_pack("{s:s,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o,s:o}", "device", "cpu",
+                     "match_admit_50k_us", out_number(f->match_admit_us), "step_1000_us",
+                     out_number(f->step_us), "step_1000_whole_tables_us",
+                     out_number(f->step_whole_us), "admit_free_cold_50k_us", out_number(f->cold_us),
+                     "evict_10k_us", out_number(f->evict_10k_us), "evict_1m_us",
+                     out_number(f->evict_1m_us), "evict_cost_ratio_1m_10k",
+                     out_number(f->evict_1m_us / f->evict_10k_us), "metadata_bytes_per_block",
+                     out_number(f->metadata_bytes), "replay_claude_code_s", out_number(f->claude_s),
+                     "replay_mooncake_s", out_number(f->mooncake_s), "threads8_ratio",
+                     out_number(f->threads_ratio));
+}
+
+int bench_blocks(int argc, char **argv)
+{
+    static const struct argp parser = {.options = option_table,
+                                       .parser = parse_option,
+                                       .doc = "Times the block manager's operations on one core."};
+    struct options o = {.repeats = 201};
+    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    const struct figures f = measure(&o);
+    if (!o.json || strcmp(o.json, "-") != 0)
+        print(&f);
+    out_json(describe(&f), o.json);
+    return EXIT_DONE;
+}
