@@ -8,6 +8,9 @@ target_include_directories(latentkv PUBLIC $<BUILD_INTERFACE:${PROJECT_SOURCE_DI
 target_link_libraries(latentkv PRIVATE $<BUILD_INTERFACE:latentkv_deps>)
 target_link_options(latentkv PRIVATE -Wl,--version-script=${lkv_map} -Wl,-z,nodelete
                                      -Wl,--exclude-libs,ALL)
+if(NOT LKV_SANITIZE) # a sanitizer's runtime comes with the program
+  target_link_options(latentkv PRIVATE -Wl,-z,defs)
+endif()
 set_target_properties(
   latentkv PROPERTIES SOVERSION ${LKV_ABI} LINK_DEPENDS ${lkv_map}
                       VERSION ${LKV_ABI}.${PROJECT_VERSION_MINOR}.${PROJECT_VERSION_PATCH})
