@@ -40,7 +40,9 @@ void bench_open(struct bench *b, const struct bench_options *o)
     b->model.size = sizeof b->model;
     b->info.size = sizeof b->info;
     out_must(lkv_model_preset(o->preset, &b->model), "--preset");
-    b->device = device_open(o->device, o->threads);
+    b->device = device_open(o->device);
+    if (!b->device)
+        out_die("--device: %s", device_error());
     out_must(lkv_context_create(&desc, &b->ctx), "the context");
     out_must(lkv_context_query(b->ctx, &b->info), "the context");
 }
@@ -49,7 +51,7 @@ void bench_close(struct bench *b)
 {
     if (!b->options->json || strcmp(b->options->json, "-") != 0) {
         printf("%s, %s, read ceiling %.1f GB/s\n", device_label(b->device), b->info.name,
-               device_read_gbps(b->device));
+               device_read_gbps(b->device, b->options->threads));
         bench_print_rows(b->rows);
     }
     out_json(json_pack("{s:s,s:s,s:o}", "device", device_label(b->device), "name", b->info.name,

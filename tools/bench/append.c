@@ -28,7 +28,7 @@ static void bench_shape_append(struct bench *b, struct bench_shape shape)
     cache_open(b, &one, 0, &r.cache);
     void *latent = bench_normals(b, tokens * dim, b->options->seed);
     void *ropes = bench_normals(b, tokens * rope, b->options->seed + 1);
-    r.slots = device_upload(b->device, r.cache.slots, tokens * sizeof *r.slots);
+    r.slots = bench_upload(b, r.cache.slots, tokens * sizeof *r.slots);
     r.latent = bench_tensor(latent, LKV_DTYPE_BF16, 2, (int64_t)tokens, (int64_t)dim, 0);
     r.rope = bench_tensor(ropes, LKV_DTYPE_BF16, 2, (int64_t)tokens, (int64_t)rope, 0);
     r.args = (lkv_append_args){.size = sizeof r.args,

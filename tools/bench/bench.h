@@ -63,6 +63,10 @@ struct bench_cache {
 enum { CACHE_ROWS = 4096 };
 void cache_open(struct bench *b, const struct bench_shape *shape, int fill, struct bench_cache *c);
 void cache_close(struct bench *b, struct bench_cache *c);
+/* Device memory; a failure ends the command. */
+void *bench_alloc(struct bench *b, size_t bytes);
+void bench_write(struct bench *b, void *to, const void *from, size_t bytes);
+void *bench_upload(struct bench *b, const void *from, size_t bytes);
 /* n normal numbers as bf16 in device memory */
 void *bench_normals(struct bench *b, uint64_t n, uint64_t seed);
 lkv_tensor bench_tensor(void *data, uint32_t dtype, uint32_t ndim, int64_t n0, int64_t n1,

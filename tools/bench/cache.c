@@ -15,13 +15,34 @@ static uint16_t to_bf16(float x)
     return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);
 }
 
+void *bench_alloc(struct bench *b, size_t bytes)
+{
+    void *p = device_alloc(b->device, bytes);
+    if (!p)
+        out_die("%s: %s", device_label(b->device), device_error());
+    return p;
+}
+
+void bench_write(struct bench *b, void *to, const void *from, size_t bytes)
+{
+    if (device_write(b->device, to, from, bytes))
+        out_die("%s: %s", device_label(b->device), device_error());
+}
+
+void *bench_upload(struct bench *b, const void *from, size_t bytes)
+{
+    void *p = bench_alloc(b, bytes);
+    bench_write(b, p, from, bytes);
+    return p;
+}
+
 void *bench_normals(struct bench *b, uint64_t n, uint64_t seed)
 {
     uint16_t *host = out_alloc(n, sizeof *host);
     uint64_t state = mix64(seed);
     for (uint64_t i = 0; i < n; i++)
         host[i] = to_bf16((float)rng_normal(&state));
-    void *p = device_upload(b->device, host, n * sizeof *host);
+    void *p = bench_upload(b, host, n * sizeof *host);
     free(host);
     return p;
 }
@@ -84,9 +105,9 @@ static void make_tables(struct bench *b, const struct bench_shape *s, struct ben
             c->slots[i * s->context + t] =
                 (int64_t)table[i * c->width + t / block] * block + (int64_t)(t % block);
     }
-    c->block_table = device_upload(b->device, table, num * sizeof *table);
-    c->seq_lens = device_upload(b->device, lens, s->batch * sizeof *lens);
-    c->q_indptr = device_upload(b->device, indptr, (s->batch + 1) * sizeof *indptr);
+    c->block_table = bench_upload(b, table, num * sizeof *table);
+    c->seq_lens = bench_upload(b, lens, s->batch * sizeof *lens);
+    c->q_indptr = bench_upload(b, indptr, (s->batch + 1) * sizeof *indptr);
     free(table);
     free(lens);
     free(indptr);
@@ -95,7 +116,7 @@ static void make_tables(struct bench *b, const struct bench_shape *s, struct ben
 static void fill_pool(struct bench *b, const struct bench_shape *s, struct bench_cache *c)
 {
     const uint64_t total = s->batch * s->context;
-    int64_t *slots = device_alloc(b->device, CACHE_ROWS * sizeof *slots);
+    int64_t *slots = bench_alloc(b, CACHE_ROWS * sizeof *slots);
     for (uint64_t at = 0; at < total; at += CACHE_ROWS) {
         const uint64_t n = total - at < CACHE_ROWS ? total - at : CACHE_ROWS;
         const lkv_tensor latent =
@@ -106,7 +127,7 @@ static void fill_pool(struct bench *b, const struct bench_shape *s, struct bench
                                       .latent = &latent,
                                       .rope = b->model.rope_dim ? &rope : NULL,
                                       .slots = slots};
-        device_write(b->device, slots, c->slots + at, n * sizeof *slots);
+        bench_write(b, slots, c->slots + at, n * sizeof *slots);
         out_must(lkv_append(c->pool, &args, device_stream(b->device)), "append");
     }
     lkv_faults faults = {.size = sizeof faults};

@@ -41,7 +41,7 @@ static void make_plan(struct decode_run *r, const struct bench_shape *s)
     b->kernel[0] = 0;
     out_must(lkv_plan_create(b->ctx, &desc, &r->plan), "the plan");
     out_must(lkv_plan_workspace(r->plan, &r->args.workspace_bytes), "the plan's workspace");
-    r->args.workspace = device_alloc(b->device, r->args.workspace_bytes);
+    r->args.workspace = bench_alloc(b, r->args.workspace_bytes);
 }
 
 static void make_inputs(struct decode_run *r, const struct bench_shape *s)
@@ -51,7 +51,7 @@ static void make_inputs(struct decode_run *r, const struct bench_shape *s)
     const int64_t dim = b->model.latent_dim, rope = b->model.rope_dim;
     void *q = bench_normals(b, (uint64_t)(rows * heads * dim), b->options->seed + 3);
     void *q_rope = bench_normals(b, (uint64_t)(rows * heads * rope), b->options->seed + 4);
-    void *out = device_alloc(b->device, (size_t)(rows * heads * dim) * 2);
+    void *out = bench_alloc(b, (size_t)(rows * heads * dim) * 2);
     r->q = bench_tensor(q, LKV_DTYPE_BF16, 3, rows, heads, dim);
     r->q_rope = bench_tensor(q_rope, LKV_DTYPE_BF16, 3, rows, heads, rope);
     r->out = bench_tensor(out, LKV_DTYPE_BF16, 3, rows, heads, dim);

@@ -18,9 +18,12 @@ void bench_measure(struct bench *b, void (*run)(void *), void *arg, struct serie
     for (uint32_t i = 0; i < b->options->repeats; i++) {
         if (i >= RUNS_AT_LEAST && (double)(clock_ns() - begin) * 1e-9 > b->options->seconds)
             break;
-        if (!b->options->keep_caches)
-            device_flush(b->device);
-        series_add(us, device_time_us(b->device, run, arg));
+        if (!b->options->keep_caches && device_flush(b->device))
+            out_die("%s: %s", device_label(b->device), device_error());
+        const double time_us = device_time_us(b->device, run, arg);
+        if (isnan(time_us))
+            out_die("%s: %s", device_label(b->device), device_error());
+        series_add(us, time_us);
     }
 }
 
@@ -43,7 +46,8 @@ void bench_add_row(struct bench *b, const char *kernel, const struct bench_shape
     json_object_set_new(row, "us_p90", out_number(series_percentile(us, 0.9)));
     json_object_set_new(row, "gbps", out_number(bytes / median * 1e-3));
     json_object_set_new(row, "tflops", flops > 0 ? out_number(flops / median * 1e-6) : json_null());
-    json_object_set_new(row, "read_ceiling_gbps", out_number(device_read_gbps(b->device)));
+    json_object_set_new(row, "read_ceiling_gbps",
+                        out_number(device_read_gbps(b->device, b->options->threads)));
     json_array_append_new(b->rows, row);
 }
 

@@ -3,18 +3,9 @@
 #include "tools/common/cuda_driver.h"
 
 #include <dlfcn.h>
+#include <stdio.h>
 
-#include "tools/common/out.h"
-
-static void *find(void *library, const char *name)
-{
-    void *p = dlsym(library, name);
-    if (!p)
-        out_die("libcuda.so.1 has no %s: the driver is too old", name);
-    return p;
-}
-
-void cuda_driver_open(struct cuda_driver *cuda)
+int cuda_driver_open(struct cuda_driver *cuda, char *why, size_t why_bytes)
 {
     static const char *const names[] = {"cuInit",
                                         "cuDeviceGet",
@@ -38,11 +29,19 @@ void cuda_driver_open(struct cuda_driver *cuda)
                                         "cuLaunchKernel"};
     _Static_assert(sizeof *cuda == sizeof names, "one name for each field, in order");
     void *library = dlopen("libcuda.so.1", RTLD_NOW | RTLD_LOCAL);
-    if (!library)
-        out_die("no CUDA device: %s", dlerror());
+    if (!library) {
+        snprintf(why, why_bytes, "no CUDA driver: %s", dlerror());
+        return -1;
+    }
     void **fields = (void **)cuda; /* all fields are function pointers */
-    for (size_t i = 0; i < sizeof names / sizeof *names; i++)
-        fields[i] = find(library, names[i]);
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        fields[i] = dlsym(library, names[i]);
+        if (!fields[i]) {
+            snprintf(why, why_bytes, "libcuda.so.1 has no %s: the driver is too old", names[i]);
+            return -1;
+        }
+    }
+    return 0;
 }
 
 const char cuda_read_kernel[] =

@@ -33,8 +33,8 @@ struct cuda_driver {
                   void *stream, void **params, void **extra);
 };
 
-/* Ends the command with the reason if there is no driver. */
-void cuda_driver_open(struct cuda_driver *cuda);
+/* -1 with the reason if there is no driver. */
+int cuda_driver_open(struct cuda_driver *cuda, char *why, size_t why_bytes);
 
 /* A kernel `read_all(uint64 p, uint64 num_16_byte_words, uint64 sink)` in PTX: every thread sums
  * 16-byte words with a grid stride, four loads in flight. */
