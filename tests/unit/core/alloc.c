@@ -112,9 +112,8 @@ Test(alloc, fail_hook_fails_once)
     lkvi_arena_destroy(arena);
 }
 
-/* Memory of destroyed arenas comes back: 200 rounds of 16 MiB touched would need 3 GiB otherwise
- * (ASan keeps 256 MiB for a while).
- */
+/* Memory of destroyed arenas comes back: 80 rounds of 16 MiB touched would need 1.2 GiB otherwise
+ * (ASan keeps 256 MiB for a while). */
 static uint64_t resident_kib(void)
 {
     unsigned long long size = 0, resident = 0;
@@ -128,7 +127,7 @@ static uint64_t resident_kib(void)
 Test(alloc, destroy_frees_what_was_left)
 {
     uint64_t before = resident_kib();
-    for (int round = 0; round < 200; round++) {
+    for (int round = 0; round < 80; round++) {
         struct lkvi_arena *arena = make_arena();
         for (int i = 0; i < 4096; i++)
             memset(lkvi_alloc(arena, 4000), round, 4000);
