@@ -25,7 +25,7 @@ struct attender {
     float *q, *q_rope, *out; /* rows to attend */
     int32_t *q_indptr;       /* [max_running + 1] */
     lkv_pool_layout layout;
-    struct oracle_keys keys;
+    struct oracle oracle;
     float *expected; /* [L] */
     double *truth;   /* [L] */
 };
@@ -119,8 +119,8 @@ struct attender *attender_new(struct replay *r)
     a->r = r;
     a->rng = mix64(r->options.seed ^ 0xa77e4d);
     a->layout.size = sizeof a->layout;
-    a->keys.latent_dim = (uint32_t)dim;
-    a->keys.rope_dim = (uint32_t)rope;
+    a->oracle.latent_dim = (uint32_t)dim;
+    a->oracle.rope_dim = (uint32_t)rope;
     out_must(lkv_pool_layer(r->pool.pool, 0, &a->layout), "the pool's layout");
     make_tables(a);
     make_plan(a);
@@ -140,7 +140,7 @@ void attender_free(struct attender *a)
     if (!a)
         return;
     lkv_plan_release(a->plan);
-    oracle_free(&a->keys);
+    oracle_free(&a->oracle);
     free(a->workspace);
     free(a->tables);
     free(a->latent);
@@ -238,16 +238,16 @@ static void decode_keys(struct attender *a, const struct attend_batch *b, uint32
     const struct ref_format format = {.format = o->format, .latent = dim_of(a), .rope = rope_of(a)};
     const int32_t *table = b->step->block_table + (size_t)i * b->step->table_width;
     struct attend_result *x = &a->r->result.attend;
-    oracle_resize(&a->keys, (uint64_t)b->step->seq_lens[i]);
-    for (uint64_t t = 0; t < a->keys.num; t++) {
+    oracle_resize(&a->oracle, (uint64_t)b->step->seq_lens[i]);
+    for (uint64_t t = 0; t < a->oracle.num; t++) {
         const uint8_t *record =
             (const uint8_t *)a->layout.base +
             (uint64_t)table[t / o->block_tokens] * a->layout.block_stride_bytes +
             t % o->block_tokens * a->layout.record_bytes;
-        double *latent = a->keys.latent + t * dim_of(a);
-        ref_decode(&format, record, latent, a->keys.rope + t * rope_of(a));
+        double *row = oracle_row(&a->oracle, t);
+        ref_decode(&format, record, row, row + dim_of(a));
         make_row(a, b->seqs[i].chain[t], a->expected, NULL);
-        note(a, &x->max_latent_rel_l2, oracle_rel_l2(a->expected, latent, dim_of(a)),
+        note(a, &x->max_latent_rel_l2, oracle_rel_l2(a->expected, row, dim_of(a)),
              latent_bound(o->format));
     }
 }
@@ -258,12 +258,12 @@ static void compare_seq(struct attender *a, const struct attend_batch *b, uint32
     const uint32_t row = (uint32_t)a->q_indptr[i + 1] - 1;
     struct attend_result *x = &a->r->result.attend;
     decode_keys(a, b, i);
-    uint64_t compared = ORACLE_KEY_HEADS / a->keys.num + 1;
+    uint64_t compared = ORACLE_KEY_HEADS / a->oracle.num + 1;
     compared = compared < heads ? compared : heads;
     const uint32_t first = (uint32_t)rng_below(&a->rng, heads - compared + 1);
     for (uint32_t h = first; h < first + compared; h++) {
         const size_t at = (size_t)row * heads + h;
-        oracle_attend(&a->keys, a->q + at * dim_of(a), a->q_rope + at * rope_of(a),
+        oracle_attend(&a->oracle, a->q + at * dim_of(a), a->q_rope + at * rope_of(a),
                       a->r->pool.model.softmax_scale, a->truth);
         note(a, &x->max_rel_l2, oracle_rel_l2(a->out + at * dim_of(a), a->truth, dim_of(a)), 1e-5);
     }

@@ -1,5 +1,4 @@
-/* In: a query row and dequantised keys. Out: softmax attention in float64, the slow and obvious
- * way: all scores, their maximum, the weighted mean. */
+/* In: a query row, dequantised records. Out: what attention over them is in float64. */
 #include "tools/replay/oracle.h"
 
 #include <math.h>
@@ -7,52 +6,45 @@
 
 #include "tools/common/out.h"
 
-void oracle_resize(struct oracle_keys *k, uint64_t num)
+void oracle_resize(struct oracle *k, uint64_t num)
 {
+    const uint32_t dim = k->latent_dim + k->rope_dim;
+    if (!k->q)
+        k->q = out_alloc(dim, sizeof *k->q);
     if (num > k->capacity) {
         k->capacity = num + num / 4;
-        k->latent = out_grow(k->latent, k->capacity * k->latent_dim * sizeof *k->latent);
-        k->rope = out_grow(k->rope, k->capacity * (k->rope_dim + 1) * sizeof *k->rope);
+        k->rows = out_grow(k->rows, k->capacity * dim * sizeof *k->rows);
     }
     k->num = num;
 }
 
-void oracle_free(struct oracle_keys *k)
+void oracle_free(struct oracle *k)
 {
-    free(k->latent);
-    free(k->rope);
+    free(k->rows);
+    free(k->q);
 }
 
-static double dot(const float *a, const double *b, uint32_t n)
+double *oracle_row(const struct oracle *k, uint64_t token)
 {
-    double sum = 0;
-    for (uint32_t i = 0; i < n; i++)
-        sum += (double)a[i] * b[i];
-    return sum;
+    return k->rows + token * (k->latent_dim + k->rope_dim);
 }
 
-void oracle_attend(const struct oracle_keys *k, const float *q, const float *q_rope, double scale,
+void oracle_attend(const struct oracle *k, const float *q, const float *q_rope, double scale,
                    double *out)
 {
-    const uint32_t dim = k->latent_dim;
-    double *score = out_alloc(k->num, sizeof *score);
-    double most = -INFINITY, sum = 0;
-    for (uint64_t t = 0; t < k->num; t++) {
-        score[t] = scale * (dot(q, k->latent + t * dim, dim) +
-                            dot(q_rope, k->rope + t * k->rope_dim, k->rope_dim));
-        most = score[t] > most ? score[t] : most;
-    }
+    const uint32_t dim = k->latent_dim, all = dim + k->rope_dim;
+    const struct ref_context context = {.count = k->num,
+                                        .key_dim = all,
+                                        .value_dim = dim,
+                                        .key_stride = all,
+                                        .value_stride = all,
+                                        .keys = k->rows,
+                                        .values = k->rows};
     for (uint32_t i = 0; i < dim; i++)
-        out[i] = 0;
-    for (uint64_t t = 0; t < k->num; t++) {
-        const double p = exp(score[t] - most);
-        sum += p;
-        for (uint32_t i = 0; i < dim; i++)
-            out[i] += p * k->latent[t * dim + i];
-    }
-    for (uint32_t i = 0; i < dim; i++)
-        out[i] /= sum;
-    free(score);
+        k->q[i] = (double)q[i];
+    for (uint32_t i = dim; i < all; i++)
+        k->q[i] = (double)q_rope[i - dim];
+    ref_attend(&context, (int64_t)k->num, k->q, scale, out);
 }
 
 double oracle_rel_l2(const float *a, const double *b, uint32_t n)
