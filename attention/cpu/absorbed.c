@@ -74,8 +74,7 @@ static void absorb_task(void *arg, uint64_t index, uint32_t worker)
     uint32_t nope = p->plan.nope_dim, heads = p->plan.num_heads,
              latent = p->store.record.latent_dim;
     float *rows = c.scratch;
-    struct lkvi_project job = {c.env->micro, c.env->ops, &p->weights,
-                               rows + LKVI_CHUNK_ROWS * nope};
+    struct lkvi_project job = {c.env->micro, &p->weights, rows + LKVI_CHUNK_ROWS * nope};
     float *queries = unit_queries(c.env, c.unit_index) + (uint64_t)c.begin * latent;
     for (uint32_t i = 0; i < heads_of(&c); i++) {
         uint32_t n = rows_of_head(&c, i);
@@ -232,8 +231,7 @@ static void put_values(const struct chunk *c, const float *rows, float *scratch)
     const struct lkvi_attend_params *p = c->env->p;
     uint32_t latent = p->store.record.latent_dim, heads = p->plan.num_heads, dim = p->plan.v_dim;
     float *values = scratch;
-    struct lkvi_project job = {c->env->micro, c->env->ops, &p->weights,
-                               values + LKVI_CHUNK_ROWS * dim};
+    struct lkvi_project job = {c->env->micro, &p->weights, values + LKVI_CHUNK_ROWS * dim};
     for (uint32_t i = 0; i < heads_of(c); i++) {
         struct place at = place_of(c->env, c->unit, c->begin + i);
         uint32_t n = rows_of_head(c, i);

@@ -58,18 +58,16 @@ static void pack_column(float *packed, uint64_t dims, uint64_t col, const float 
 static void pack_weights(const struct work *w)
 {
     const struct lkvi_weights_view *view = &w->env->p->weights;
-    const uint8_t *uk = view->w_uk, *uv = view->w_uv;
-    uint64_t bytes = view->dtype == LKV_DTYPE_F32 ? 4 : 2, v_dim = view->v_dim;
+    const float *uk = (const float *)view->w_uk + w->head * w->nope * w->latent;
+    const float *uv = (const float *)view->w_uv + w->head * (uint64_t)view->v_dim * w->latent;
     for (uint64_t col = 0; col < w->value + lkvi_round16(w->nope); col++) {
         uint64_t n = col - w->value;
-        const uint8_t *from = NULL;
-        if (col < v_dim)
-            from = uv + (w->head * v_dim + col) * w->latent * bytes;
+        const float *from = NULL;
+        if (col < view->v_dim)
+            from = uv + col * w->latent;
         else if (col >= w->value && n < w->nope)
-            from = uk + (w->head * w->nope + n) * w->latent * bytes;
-        if (from)
-            w->env->ops->load(from, view->dtype, (uint32_t)w->latent, w->row);
-        pack_column(w->weights, w->latent, col, from ? w->row : NULL);
+            from = uk + n * w->latent;
+        pack_column(w->weights, w->latent, col, from);
     }
 }
 

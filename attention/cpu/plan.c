@@ -32,8 +32,7 @@ struct lkvi_cpu_split lkvi_cpu_split(uint32_t q_len, uint32_t seq_len, uint32_t 
 uint64_t lkvi_project_floats(uint32_t latent, uint32_t nope, uint32_t value)
 {
     uint64_t rows = LKVI_TILE_KEYS, in = larger(latent, nope), out = larger(latent, value);
-    uint64_t weights = (uint64_t)larger(nope, value) * latent; /* one head's in fp32 */
-    return lkvi_round16(in) * rows + lkvi_round16(out) * (rows + 1) + in + lkvi_round16(weights);
+    return (lkvi_round16(in) + lkvi_round16(out)) * rows;
 }
 
 uint64_t lkvi_decompressed_floats(const struct lkvi_plan_params *p)

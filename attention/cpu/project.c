@@ -6,22 +6,12 @@
 #include "attention/cpu/plan.h"
 #include "attention/cpu/tile.h"
 
-static uint64_t weight_rows(const struct lkvi_weights_view *w, uint32_t to_value)
+/* W_UK[head] or W_UV[head], rows of L. The CPU's compute form is fp32, always. */
+static const float *head_weights(const struct lkvi_weights_view *w, uint32_t head,
+                                 uint32_t to_value)
 {
-    return to_value ? w->v_dim : w->nope_dim;
-}
-
-const float *lkvi_head_weights(const struct lkvi_project *job, uint32_t head, uint32_t to_value,
-                               float *to)
-{
-    const struct lkvi_weights_view *w = job->weights;
-    uint64_t floats = weight_rows(w, to_value) * w->latent_dim;
-    const uint8_t *from = to_value ? w->w_uv : w->w_uk;
-    if (w->dtype == LKV_DTYPE_F32)
-        return (const float *)from + head * floats;
-    for (uint64_t i = 0; i < floats; i += w->latent_dim)
-        job->ops->load(from + (head * floats + i) * 2, w->dtype, w->latent_dim, to + i);
-    return to;
+    uint64_t rows = to_value ? w->v_dim : w->nope_dim;
+    return (const float *)(to_value ? w->w_uv : w->w_uk) + head * rows * w->latent_dim;
 }
 
 void lkvi_project_latent(const struct lkvi_project *job, uint32_t head, uint32_t n,
@@ -34,7 +24,7 @@ void lkvi_project_latent(const struct lkvi_project *job, uint32_t head, uint32_t
                           .a = nope,
                           .a_row = w->nope_dim,
                           .a_depth = 1,
-                          .b = lkvi_head_weights(job, head, 0, job->scratch),
+                          .b = head_weights(w, head, 0),
                           .b_depth = w->latent_dim,
                           .b_panel = LKVI_PANEL,
                           .c = latent,
@@ -55,7 +45,7 @@ void lkvi_project_value(const struct lkvi_project *job, uint32_t head, uint32_t 
     struct lkvi_gemm g = {.rows = w->v_dim,
                           .cols = (uint32_t)cols,
                           .depth = w->latent_dim,
-                          .a = lkvi_head_weights(job, head, 1, turned + cols * w->v_dim),
+                          .a = head_weights(w, head, 1),
                           .a_row = w->latent_dim,
                           .a_depth = 1,
                           .b = packed,
@@ -97,18 +87,18 @@ static void project_task(void *arg, uint64_t index, uint32_t worker)
     uint32_t in_dim = p->to_value ? w->latent_dim : w->nope_dim;
     uint32_t out_dim = p->to_value ? w->v_dim : w->latent_dim;
     float *in = job->scratch + worker * job->worker_floats, *out = in + (uint64_t)n * in_dim;
-    struct lkvi_project project = {lkvi_micro_get(job->ctx->isa), lkvi_row_ops_get(job->ctx->isa),
-                                   w, out + (uint64_t)n * out_dim};
+    const struct lkvi_row_ops *ops = lkvi_row_ops_get(job->ctx->isa);
+    struct lkvi_project project = {lkvi_micro_get(job->ctx->isa), w, out + (uint64_t)n * out_dim};
     for (uint32_t i = 0; i < n; i++)
-        project.ops->load(lkvi_head_row(&p->in, first + i, head), p->in.dtype, in_dim,
-                          in + (uint64_t)i * in_dim);
+        ops->load(lkvi_head_row(&p->in, first + i, head), p->in.dtype, in_dim,
+                  in + (uint64_t)i * in_dim);
     if (p->to_value)
         lkvi_project_value(&project, head, n, in, in_dim, out);
     else
         lkvi_project_latent(&project, head, n, in, out, out_dim);
     for (uint32_t i = 0; i < n; i++)
-        project.ops->store(out + (uint64_t)i * out_dim, out_dim, p->out.dtype,
-                           (void *)lkvi_head_row(&p->out, first + i, head));
+        ops->store(out + (uint64_t)i * out_dim, out_dim, p->out.dtype,
+                   (void *)lkvi_head_row(&p->out, first + i, head));
 }
 
 lkv_status lkvi_cpu_project_scratch(void *state, const struct lkvi_project_params *p, size_t *bytes)

@@ -4,11 +4,9 @@
 
 #include "attention/cpu/micro.h"
 #include "attention/params.h"
-#include "quant/codec.h"
 
 struct lkvi_project {
     const struct lkvi_micro *micro;
-    const struct lkvi_row_ops *ops;
     const struct lkvi_weights_view *weights;
     float *scratch; /* lkvi_project_floats() */
 };
@@ -19,9 +17,4 @@ void lkvi_project_latent(const struct lkvi_project *job, uint32_t head, uint32_t
 /* value[i, :] = W_UV[head] . latent[i, :]; value [n, V] dense, n <= 64 */
 void lkvi_project_value(const struct lkvi_project *job, uint32_t head, uint32_t n,
                         const float *latent, uint64_t latent_stride, float *value);
-/* W_UK[head] or W_UV[head] as fp32 rows of L: the weights themselves where they are fp32, else a
- * copy in `to`. */
-const float *lkvi_head_weights(const struct lkvi_project *job, uint32_t head, uint32_t to_value,
-                               float *to);
-
 #endif

@@ -53,7 +53,9 @@ struct run {
     const float *bias;       /* [num_seqs, bias_width] */
     uint32_t bias_width;
     const lkv_weights *weights;
-    const int32_t *table; /* [num_seqs, world width] instead of the world's */
+    const int32_t *table;     /* [num_seqs, world width] instead of the world's */
+    const float *uk, *uv;     /* [H, N, L], [H, V, L]: the oracle's weights */
+    const float *oracle_bias; /* [num_seqs, bias_width] instead of bias: keys that are not there */
 };
 
 struct output {
@@ -64,6 +66,13 @@ struct output {
 /* Attends; poisons workspace and outputs first. status of lkv_attend; out is allocated. */
 lkv_status world_attend(const struct world *w, const struct run *run, struct output *out);
 void output_free(struct output *out);
+/* Every row of a run against the oracle: rel-L2 of a row <= bound; lse and entropy to 1e-5; rows
+ * that see nothing exactly 0, -infinity, 0. Prints the first failure; 1 if all is well. */
+int world_check(const struct world *w, const struct run *run, const struct output *out,
+                double bound, const char *label);
+/* kv_b_proj of random W_UK and W_UV (sigma each), kept in run->uk and run->uv. */
+void random_weights(const struct world *w, struct run *run, uint64_t seed, double sigma);
+void free_weights(struct run *run);
 /* n values of a N(0, sigma) in `dtype` precision. */
 float *random_rows(uint64_t seed, uint64_t n, double sigma, uint32_t dtype);
 
