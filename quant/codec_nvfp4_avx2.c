@@ -6,10 +6,17 @@
 #if defined(__x86_64__)
 #include "quant/avx2.h"
 
+enum { MAX_GROUPS = LKVI_MAX_LATENT / LKVI_NVFP4_GROUP };
+
+/* Scales of all groups of a token for one choice of the largest code (6 or 4). */
+struct scales {
+    uint8_t codes[MAX_GROUPS]; /* e4m3 */
+    float values[MAX_GROUPS];  /* value * outer; 0 where the code is 0 */
+};
+
 struct group {
     __m256i codes[2]; /* one e2m1 code a 32-bit lane */
     __m256 values[2]; /* what a decoder makes of them */
-    uint32_t scale;   /* e4m3 */
 };
 
 static __m256 f32_from_e2m1(__m256i code)
@@ -20,18 +27,30 @@ static __m256 f32_from_e2m1(__m256i code)
     return _mm256_or_ps(_mm256_permutevar8x32_ps(table, code), sign); /* takes the low 3 bits */
 }
 
-static struct group encode_group(const __m256 *x, float amax, float top, float outer)
+/* Eight groups at a time: their scales need two divisions each, as dear as those of 16 values. */
+static void choose_scales(const float *amax, uint32_t groups, float top, float outer,
+                          struct scales *out)
+{
+    const __m256 outer8 = _mm256_set1_ps(outer), top8 = _mm256_set1_ps(top);
+    for (uint32_t g = 0; g < groups; g += 8) {
+        __m256 ratio = _mm256_div_ps(_mm256_div_ps(_mm256_loadu_ps(amax + g), top8), outer8);
+        __m256i code = small_from_f32(ratio, LKVI_E4M3), zero = _mm256_setzero_si256();
+        __m128i bytes = _mm256_castsi256_si128(bytes_from_lanes(code, zero, zero, zero));
+        _mm_storel_epi64((__m128i *)(out->codes + g), bytes);
+        __m256 value = f32_from_e4m3x8(_mm_cvtepu8_epi16(bytes));
+        _mm256_storeu_ps(out->values + g, _mm256_mul_ps(value, outer8));
+    }
+}
+
+/* scale 0: codes 0, whatever the division gives */
+static struct group encode_group(const __m256 *x, float scale)
 {
     struct group g;
-    g.scale = lkvi_e4m3_from_f32(amax / top / outer);
-    if (g.scale == 0) {
-        g.codes[0] = g.codes[1] = _mm256_setzero_si256();
-        g.values[0] = g.values[1] = _mm256_setzero_ps();
-        return g;
-    }
-    __m256 s = _mm256_set1_ps(lkvi_f32_from_e4m3((uint8_t)g.scale) * outer);
+    __m256 s = _mm256_set1_ps(scale);
+    __m256i used = _mm256_castps_si256(_mm256_cmp_ps(s, _mm256_setzero_ps(), _CMP_NEQ_OQ));
     for (int v = 0; v < 2; v++) {
-        g.codes[v] = small_from_f32(_mm256_div_ps(x[v], s), LKVI_E2M1);
+        __m256i code = small_from_f32(_mm256_div_ps(x[v], s), LKVI_E2M1);
+        g.codes[v] = _mm256_and_si256(code, used);
         g.values[v] = _mm256_mul_ps(f32_from_e2m1(g.codes[v]), s);
     }
     return g;
@@ -47,17 +66,6 @@ static float squared_error(const __m256 *x, const struct group *g)
     return _mm_cvtss_f32(_mm_add_ss(half, _mm_movehdup_ps(half)));
 }
 
-static struct group choose_group(const struct lkvi_record *record, const float *row, float outer)
-{
-    __m256 x[2] = {_mm256_loadu_ps(row), _mm256_loadu_ps(row + 8)};
-    float amax = max_lanes(_mm256_max_ps(abs8(x[0]), abs8(x[1])));
-    struct group six = encode_group(x, amax, 6.0f, outer);
-    if (!(record->encode_flags & LKV_ENCODE_NVFP4_FOUR_OVER_SIX))
-        return six;
-    struct group four = encode_group(x, amax, 4.0f, outer);
-    return squared_error(x, &four) < squared_error(x, &six) ? four : six;
-}
-
 /* 16 codes to 8 bytes: even codes low, odd codes high */
 static void put_codes(const struct group *g, uint8_t *codes)
 {
@@ -67,25 +75,66 @@ static void put_codes(const struct group *g, uint8_t *codes)
     _mm_storel_epi64((__m128i *)codes, _mm_packus_epi16(words, words));
 }
 
+static void encode_six(const float *row, const struct scales *six, uint32_t groups, uint8_t *codes,
+                       uint8_t *scales)
+{
+    memcpy(scales, six->codes, groups);
+    for (uint32_t g = 0; g < groups; g++) {
+        const float *at = row + LKVI_NVFP4_GROUP * g;
+        __m256 x[2] = {_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)};
+        struct group coded = encode_group(x, six->values[g]);
+        put_codes(&coded, codes + 8 * g);
+    }
+}
+
+static void encode_four_over_six(const float *row, const struct scales *six,
+                                 const struct scales *four, uint32_t groups, uint8_t *bytes[2])
+{
+    for (uint32_t g = 0; g < groups; g++) {
+        const float *at = row + LKVI_NVFP4_GROUP * g;
+        __m256 x[2] = {_mm256_loadu_ps(at), _mm256_loadu_ps(at + 8)};
+        struct group by6 = encode_group(x, six->values[g]), by4 = encode_group(x, four->values[g]);
+        int keep_four = squared_error(x, &by4) < squared_error(x, &by6);
+        bytes[1][g] = keep_four ? four->codes[g] : six->codes[g];
+        put_codes(keep_four ? &by4 : &by6, bytes[0] + 8 * g);
+    }
+}
+
+static void encode_groups(const struct lkvi_record *record, const float *row, const float *amax,
+                          float outer, uint8_t *bytes)
+{
+    uint32_t groups = record->latent_dim / LKVI_NVFP4_GROUP;
+    uint8_t *sections[2] = {bytes + record->codes_offset, bytes + record->scales_offset};
+    struct scales six, four;
+    choose_scales(amax, groups, 6.0f, outer, &six);
+    if (!(record->encode_flags & LKV_ENCODE_NVFP4_FOUR_OVER_SIX)) {
+        encode_six(row, &six, groups, sections[0], sections[1]);
+        return;
+    }
+    choose_scales(amax, groups, 4.0f, outer, &four);
+    encode_four_over_six(row, &six, &four, groups, sections);
+}
+
 static void encode(const struct lkvi_record *record, float fixed_outer, float *row, uint8_t *bytes,
                    struct lkvi_repair *repair)
 {
-    uint32_t latent = record->latent_dim;
+    uint32_t latent = record->latent_dim, groups = latent / LKVI_NVFP4_GROUP;
     uint8_t *codes = bytes + record->codes_offset, *scales = bytes + record->scales_offset;
+    float amax[MAX_GROUPS], top = 0.0f;
     lkvi_row_ops_avx2.repair(row, latent, LKVI_NVFP4_GROUP, repair);
+    memset(amax, 0, (groups + 7) / 8 * 8 * sizeof *amax); /* scales are chosen by eights */
+    for (uint32_t g = 0; g < groups; g++) {
+        amax[g] = amax_row(row + LKVI_NVFP4_GROUP * g, LKVI_NVFP4_GROUP);
+        top = amax[g] > top ? amax[g] : top;
+    }
+    float outer = lkvi_nvfp4_outer(record, fixed_outer, top);
     memset(scales, 0, record->scales_bytes);
-    float outer = lkvi_nvfp4_outer(record, fixed_outer, amax_row(row, latent));
     memcpy(scales + record->scales_bytes - 12, &outer, sizeof outer);
     memset(codes + latent / 2, 0, record->codes_bytes - latent / 2);
-    if (outer == 0.0f) {
+    if (outer == 0.0f)
         memset(codes, 0, latent / 2);
-        return;
-    }
-    for (uint32_t begin = 0; begin < latent; begin += LKVI_NVFP4_GROUP) {
-        struct group g = choose_group(record, row + begin, outer);
-        scales[begin / LKVI_NVFP4_GROUP] = (uint8_t)g.scale;
-        put_codes(&g, codes + begin / 2);
-    }
+    else
+        encode_groups(record, row, amax, outer, bytes);
 }
 
 /* 32 codes from 16 bytes, times the scales of their two groups */
@@ -126,7 +175,7 @@ static void decode_group(const uint8_t *codes, float scale, float *row)
 static void decode(const struct lkvi_record *record, const uint8_t *bytes, float *row)
 {
     const uint8_t *codes = bytes + record->codes_offset, *packed = bytes + record->scales_offset;
-    float outer, scales[LKVI_MAX_LATENT / LKVI_NVFP4_GROUP];
+    float outer, scales[MAX_GROUPS];
     uint32_t latent = record->latent_dim, groups = latent / LKVI_NVFP4_GROUP;
     memcpy(&outer, packed + record->scales_bytes - 12, sizeof outer);
     for (uint32_t g = 0; g < groups; g += 8) /* the section's padding covers the last eight */
