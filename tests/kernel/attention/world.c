@@ -188,6 +188,10 @@ static void append_and_gather(struct world *w, uint32_t s)
     int64_t *slots = malloc((n + 1) * sizeof *slots);
     float *latent = random_rows(shape->seed * 1000 + s, n * L, 1, LKV_DTYPE_F32);
     float *rope = random_rows(shape->seed * 1000 + 500 + s, n * R, 1, LKV_DTYPE_F32);
+    if (shape->given_latent) {
+        memcpy(latent, shape->given_latent, n * L * sizeof *latent);
+        memcpy(rope, shape->given_rope, n * R * sizeof *rope);
+    }
     for (uint64_t t = 0; t < n; t++)
         slots[t] = (int64_t)w->table[s * w->width + t / shape->block] * shape->block +
                    (int64_t)(t % shape->block);

@@ -15,6 +15,7 @@ struct world_shape {
     uint32_t num_seqs;
     const uint32_t *tokens; /* [num_seqs] tokens appended to each */
     uint64_t seed;
+    const float *given_latent, *given_rope; /* tokens of sequence 0; NULL: random */
 };
 
 struct world {
