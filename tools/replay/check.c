@@ -3,9 +3,24 @@
 
 #include <stdio.h>
 
+#include "tools/common/clock.h"
 #include "tools/common/out.h"
 
 enum { QUERY_EACH_STEP = 65536 };
+
+struct stopwatch manager_begin(void)
+{
+    const uint64_t cpu_ns = clock_cpu_ns();
+    return (struct stopwatch){.wall_ns = clock_ns(), .cpu_ns = cpu_ns};
+}
+
+double manager_end(struct replay *r, struct stopwatch begin)
+{
+    const double wall_s = (double)(clock_ns() - begin.wall_ns) * 1e-9;
+    r->result.manager_cpu_s += (double)(clock_cpu_ns() - begin.cpu_ns) * 1e-9;
+    r->result.manager_s += wall_s;
+    return wall_s;
+}
 
 void replay_check(struct replay *r)
 {

@@ -2,8 +2,9 @@
  * admitted, declared written and freed before the next arrives; nothing is decoded. */
 #include "tools/replay/replay.h"
 
-#include "tools/common/clock.h"
 #include "tools/common/out.h"
+
+enum { INFINITE_SAMPLES = 256 }; /* a query of a large pool takes milliseconds */
 
 static void run_request(struct replay *r, uint64_t i)
 {
@@ -14,17 +15,15 @@ static void run_request(struct replay *r, uint64_t i)
     const lkv_admit_args args = {.size = sizeof args, .max_tokens = q->input_length};
     lkv_admission admission = {.size = sizeof admission};
     lkv_seq seq;
-    const uint64_t start = clock_ns();
+    const struct stopwatch admit = manager_begin();
     out_must(lkv_seq_admit(r->pool.pool, &prompt, &args, &admission, &seq), "admission");
-    const uint64_t admitted = clock_ns();
+    series_add(&r->result.match_admit_us, 1e6 * manager_end(r, admit));
+    const struct stopwatch publish = manager_begin();
     if (admission.partial_hit_tokens)
         replay_settle_copies(r);
     out_must(lkv_seq_commit(r->pool.pool, seq, q->input_length), "commit");
     out_must(lkv_seq_free(r->pool.pool, seq, 0), "free");
-    const uint64_t end = clock_ns();
-    series_add(&r->result.match_admit_us, (double)(admitted - start) * 1e-3);
-    series_add(&r->result.step_us, (double)(end - admitted) * 1e-3);
-    r->result.manager_s += (double)(end - start) * 1e-9;
+    series_add(&r->result.step_us, 1e6 * manager_end(r, publish));
     replay_count_hits(r, q->input_length, &admission);
     if (admission.num_blocks > r->result.blocks_peak)
         r->result.blocks_peak = admission.num_blocks;
@@ -32,7 +31,7 @@ static void run_request(struct replay *r, uint64_t i)
 
 void replay_infinite(struct replay *r)
 {
-    const uint64_t stride = r->trace.num_requests / TIMELINE_POINTS + 1;
+    const uint64_t stride = r->trace.num_requests / INFINITE_SAMPLES + 1;
     progress_start(&r->progress, "replay", r->trace.num_requests);
     for (uint64_t i = 0; i < r->trace.num_requests; i++) {
         run_request(r, i);

@@ -55,7 +55,8 @@ struct replay_result {
     uint64_t requests, prompt_tokens, hit_tokens, partial_hit_tokens, output_tokens;
     uint64_t preempted, never_fits, steps, checks, check_failures, blocks_peak;
     uint64_t working_set_blocks;
-    double simulated_s, manager_s, wall_s;
+    double simulated_s, wall_s;
+    double manager_s, manager_cpu_s; /* inside the library's block manager */
     struct series match_admit_us, step_us;
     struct timeline timeline;
     struct attend_result attend;
@@ -80,6 +81,12 @@ void replay_infinite(struct replay *r);
 void replay_schedule(struct replay *r);
 
 /* check.c */
+/* The manager's time: wall and CPU, between begin and end; end gives the wall's seconds. */
+struct stopwatch {
+    uint64_t wall_ns, cpu_ns;
+};
+struct stopwatch manager_begin(void);
+double manager_end(struct replay *r, struct stopwatch begin);
 /* Counts a step; every check_every of them walks the invariants. */
 void replay_count_step(struct replay *r);
 void replay_check(struct replay *r);

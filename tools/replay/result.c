@@ -81,6 +81,7 @@ json_t *replay_json(struct replay *r)
     json_object_set_new(to, "match_admit_us", series_p50_p99(&x->match_admit_us));
     json_object_set_new(to, "step_us", series_p50_p99(&x->step_us));
     json_object_set_new(to, "manager_s", out_number(x->manager_s));
+    json_object_set_new(to, "manager_cpu_s", out_number(x->manager_cpu_s));
     json_object_set_new(to, "wall_s", out_number(x->wall_s));
     put(to, "metadata_bytes", x->stats.metadata_allocated_bytes);
     put(to, "checks", x->checks);
@@ -136,8 +137,8 @@ void replay_print(const struct replay *r)
          series_percentile(&x.match_admit_us, 0.99));
     line(r->options.infinite ? "commit + free" : "step", "%.1f us median, %.1f us p99",
          series_percentile(&x.step_us, 0.5), series_percentile(&x.step_us, 0.99));
-    line("time", "%.2f s in the manager, %.1f s in all, %.0f s simulated", x.manager_s, x.wall_s,
-         x.simulated_s);
+    line("time", "%.2f s in the manager (CPU %.2f s), %.1f s in all, %.0f s simulated", x.manager_s,
+         x.manager_cpu_s, x.wall_s, x.simulated_s);
     line("invariant checks", "%llu, %llu failed", (unsigned long long)x.checks,
          (unsigned long long)x.check_failures);
     if (r->options.attend_rate > 0)

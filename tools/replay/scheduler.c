@@ -10,7 +10,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "tools/common/clock.h"
 #include "tools/common/out.h"
 #include "tools/replay/attend.h"
 
@@ -132,17 +131,18 @@ static lkv_status admit(struct scheduler *s, const struct waiting *w, uint64_t t
     lkv_admit_args args = {.size = sizeof args,
                            .match = &match,
                            .max_tokens = (uint64_t)q->input_length + q->output_length};
-    const uint64_t begin = clock_ns();
+    const struct stopwatch begin = manager_begin();
     out_must(lkv_seq_match(s->r->pool.pool, &prompt, &match), "match");
     const uint32_t block = s->r->options.block_tokens;
     const uint64_t need = (total + block - 1) / block - match.hit_blocks;
     /* a block for each running sequence stays free, or admission would soon be undone */
-    if (s->num_running && need + s->num_running + 1 > spare)
+    if (s->num_running && need + s->num_running + 1 > spare) {
+        manager_end(s->r, begin);
         return LKV_E_NO_BLOCKS;
+    }
     lkv_seq seq;
     const lkv_status status = lkv_seq_admit(s->r->pool.pool, &prompt, &args, admission, &seq);
-    const double us = (double)(clock_ns() - begin) * 1e-3;
-    s->r->result.manager_s += us * 1e-6;
+    const double us = 1e6 * manager_end(s->r, begin);
     if (status != LKV_OK)
         return status;
     series_add(&s->r->result.match_admit_us, us);
@@ -233,7 +233,7 @@ static void preempt_youngest(struct scheduler *s)
 static void run_step(struct scheduler *s)
 {
     lkv_admission result = {.size = sizeof result};
-    const uint64_t begin = clock_ns();
+    const struct stopwatch begin = manager_begin();
     for (;;) {
         plan_step(s);
         const lkv_status status = lkv_pool_step(s->r->pool.pool, &s->step, &result);
@@ -243,9 +243,7 @@ static void run_step(struct scheduler *s)
             out_must(status, "step");
         preempt_youngest(s);
     }
-    const double seconds = (double)(clock_ns() - begin) * 1e-9;
-    s->r->result.manager_s += seconds;
-    series_add(&s->r->result.step_us, seconds * 1e6);
+    series_add(&s->r->result.step_us, 1e6 * manager_end(s->r, begin));
 }
 
 /* ---- what a step leaves behind */
@@ -270,7 +268,7 @@ static void commit(struct scheduler *s, const struct running *n, uint32_t num_ro
 
 static void finish_step(struct scheduler *s)
 {
-    const uint64_t begin = clock_ns();
+    const struct stopwatch begin = manager_begin();
     for (uint32_t i = s->num_running; i-- > 0;) {
         struct running *n = &s->running[i];
         const uint32_t wanted = request_of(s, n->request)->output_length;
@@ -284,7 +282,7 @@ static void finish_step(struct scheduler *s)
         if (n->produced >= wanted)
             drop(s, i);
     }
-    s->r->result.manager_s += (double)(clock_ns() - begin) * 1e-9;
+    manager_end(s->r, begin);
 }
 
 static void attend_step(struct scheduler *s)
