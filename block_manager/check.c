@@ -82,8 +82,10 @@ static lkv_status check_buckets(const struct lkvi_manager *m)
     for (uint32_t b = 1; b <= m->num_blocks; b++) {
         flagged += (m->blocks[b].flags & LKVI_QUEUED) != 0;
         if (m->blocks[b].state == LKVI_PENDING)
-            CHECK("I8 a pending block is queued behind its fence",
-                  (m->blocks[b].flags & LKVI_QUEUED) && m->cold[b].fence > m->passed_fence, 1, b);
+            CHECK("I8 a pending block waits for its fence or its copy",
+                  (m->blocks[b].flags & LKVI_COPY_TARGET) ||
+                      ((m->blocks[b].flags & LKVI_QUEUED) && m->cold[b].fence > m->passed_fence),
+                  1, b);
         if (m->blocks[b].state == LKVI_FREE || m->blocks[b].state == LKVI_IDLE)
             CHECK("I8 a block at rest has no open fence", m->cold[b].fence <= m->passed_fence, 1,
                   b);

@@ -1,7 +1,8 @@
 /* In: pairs of blocks that partial reuse and copy on write ask for. Out: the same pairs, in order,
  * to whoever moves the bytes.
- * A waiting copy holds a reference to its source, so nobody reuses it; a target that is dropped
- * before its copy ran takes the copy with it, so no copy ever writes a block of somebody else. */
+ * A waiting copy holds a reference to its source, so nobody reuses it. A target that is dropped
+ * before its copy ran takes the copy with it, or, if it has been published, waits for it; so no
+ * copy ever writes a block of somebody else. */
 #include "block_manager/state.h"
 
 lkv_status lkvi_copies_ensure(struct lkvi_manager *m, uint64_t more)
@@ -53,9 +54,14 @@ lkv_status lkvi_manager_peek_copies(struct lkvi_manager *m, int32_t *pairs, uint
 /* Source and target are both touched on the device until the fence. */
 static void settle(struct lkvi_manager *m, struct lkvi_copy copy, uint64_t fence)
 {
-    m->blocks[copy.to].flags &= (uint8_t)~LKVI_COPY_TARGET;
+    struct lkvi_block *to = &m->blocks[copy.to];
+    to->flags &= (uint8_t)~LKVI_COPY_TARGET;
     if (fence > m->cold[copy.to].fence)
         m->cold[copy.to].fence = fence;
+    if (to->state == LKVI_PENDING && !(to->flags & LKVI_QUEUED)) {
+        m->counts.state[LKVI_PENDING]--;
+        lkvi_settle_unused(m, copy.to);
+    }
     lkvi_drop(m, copy.from, fence);
 }
 

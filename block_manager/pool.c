@@ -102,10 +102,12 @@ static uint32_t evict_one(struct lkvi_manager *m)
     while ((b = lkvi_lru_pop(&m->lru)) && m->blocks[b].first_child)
         park(m, b);
     m->sums.evicted++;
-    if (!b)
-        return evict_parked(m);
-    m->counts.state[LKVI_IDLE]--;
-    lkvi_unpublish(m, b);
+    if (b) {
+        m->counts.state[LKVI_IDLE]--;
+        lkvi_unpublish(m, b);
+    } else {
+        b = evict_parked(m);
+    }
     return b;
 }
 
@@ -181,8 +183,8 @@ static void release_queued(struct lkvi_manager *m, uint32_t b)
 {
     struct lkvi_block *block = &m->blocks[b];
     block->flags &= (uint8_t)~LKVI_QUEUED;
-    if (block->state == LKVI_IN_USE)
-        return; /* claimed again since: its last drop decides */
+    if (block->state == LKVI_IN_USE || (block->flags & LKVI_COPY_TARGET))
+        return; /* claimed again since: its last drop decides; or the copy into it does */
     if (m->cold[b].fence > m->passed_fence) {
         enqueue(m, b);
         return;
@@ -221,6 +223,19 @@ void lkvi_claim(struct lkvi_manager *m, uint32_t b)
     set_state(m, b, LKVI_IN_USE);
 }
 
+/* Nobody refers to b. A published block into which a copy still waits is pending until that copy
+ * has been settled: its content is wanted, but it is not there yet. */
+void lkvi_settle_unused(struct lkvi_manager *m, uint32_t b)
+{
+    if (!(m->blocks[b].flags & LKVI_COPY_TARGET) && m->cold[b].fence <= m->passed_fence) {
+        rest(m, b);
+        return;
+    }
+    set_state(m, b, LKVI_PENDING);
+    if (!(m->blocks[b].flags & LKVI_COPY_TARGET))
+        enqueue(m, b);
+}
+
 /* One reference less; the source of a cancelled copy, whose reference goes too, or 0. */
 static uint32_t drop_one(struct lkvi_manager *m, uint32_t b, uint64_t fence)
 {
@@ -230,15 +245,10 @@ static uint32_t drop_one(struct lkvi_manager *m, uint32_t b, uint64_t fence)
         m->cold[b].fence = fence;
     if (--block->refs)
         return 0;
-    if (block->flags & LKVI_COPY_TARGET)
+    if ((block->flags & (LKVI_COPY_TARGET | LKVI_INDEXED)) == LKVI_COPY_TARGET)
         source = lkvi_copies_cancel(m, b);
     m->counts.state[LKVI_IN_USE]--;
-    if (m->cold[b].fence <= m->passed_fence) {
-        rest(m, b);
-        return source;
-    }
-    set_state(m, b, LKVI_PENDING);
-    enqueue(m, b);
+    lkvi_settle_unused(m, b);
     return source;
 }
 

@@ -156,6 +156,7 @@ uint64_t lkvi_free_now(const struct lkvi_manager *m); /* blocks that KV may take
 void lkvi_take_blocks(struct lkvi_manager *m, uint32_t *out, uint64_t n, uint8_t state);
 void lkvi_claim(struct lkvi_manager *m, uint32_t b); /* one more reference to an existing block */
 void lkvi_drop(struct lkvi_manager *m, uint32_t b, uint64_t fence);
+void lkvi_settle_unused(struct lkvi_manager *m, uint32_t b); /* of a block in no state */
 void lkvi_return_lent(struct lkvi_manager *m, uint32_t b, uint64_t fence);
 uint64_t lkvi_evict_idle(struct lkvi_manager *m, uint64_t n);
 void lkvi_make_free(struct lkvi_manager *m, uint32_t b); /* of a block in no list and no state */
