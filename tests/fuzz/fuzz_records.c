@@ -19,22 +19,33 @@ static void must(int ok, const char *what)
     abort();
 }
 
-/* Half a step of the codes around x, plus fp32 noise; a fixed outer may saturate: no bound. */
-static double bound(const struct ref_format *f, const uint8_t *record, const float *row, uint32_t i)
+static double float_at(const uint8_t *bytes)
 {
-    struct ref_layout l = ref_layout(f);
-    double amax = 0, x = fabs((double)row[i]);
-    float scale;
-    memcpy(&scale, record + l.scales + (f->format == 2 ? i / 128 * 4 : 0), sizeof scale);
-    for (uint32_t k = 0; k < f->latent; k++)
-        amax = fmax(amax, fabs((double)row[k]));
-    if (f->format == 1) /* the last half step before overflow saturates: a whole one */
+    float x;
+    memcpy(&x, bytes, sizeof x);
+    return x;
+}
+
+/* Half a step of the codes around x. NVFP4: x / 5 between codes, x / 3 where a subnormal group
+ * scale was rounded down and 6 saturates, a quarter of the group's scale below half of it; a fixed
+ * outer may saturate: no bound. */
+static double bound(const struct ref_format *f, const uint8_t *record, float value, uint32_t i)
+{
+    const uint8_t *scales = record + ref_layout(f).scales;
+    double x = fabs((double)value);
+    if (f->format == 1)
         return x * 0x1p-8 + 0x1p-134;
-    if (f->format == 2)
-        return scale == 0 ? 448 * (double)FLT_MIN : x / 16 + scale * 0x1p-10 * 1.01;
+    if (f->format == 2) {
+        double s = float_at(scales + i / 128 * 4);
+        return s == 0 ? 448 * (double)FLT_MIN : x / 16 * 1.001 + s * 0x1p-10 * 1.001;
+    }
     if (f->format == 3)
-        return 0.52 * (double)scale;
-    return f->fixed_outer ? INFINITY : fmax(x / 3 + amax / 2688, 2688 * (double)FLT_MIN);
+        return 0.52 * float_at(scales);
+    uint32_t groups = (f->latent / 16 + 15) / 16 * 16;
+    double outer = float_at(scales + groups + 4), s = ref_e4m3(scales[i / 16]) * outer;
+    if (f->fixed_outer)
+        return INFINITY;
+    return outer == 0 ? 2688 * (double)FLT_MIN : x / 3 + 0.26 * s + outer * 0.006;
 }
 
 static void check_values(const struct ref_format *f, const uint8_t *record, const float *row,
@@ -42,7 +53,7 @@ static void check_values(const struct ref_format *f, const uint8_t *record, cons
 {
     for (uint32_t i = 0; i < f->latent; i++) {
         must(isfinite(back[i]), "decoded values are finite");
-        must(fabs((double)row[i] - back[i]) <= bound(f, record, row, i), "error bound");
+        must(fabs((double)row[i] - back[i]) <= bound(f, record, row[i], i), "error bound");
     }
 }
 
