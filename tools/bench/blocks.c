@@ -65,7 +65,7 @@ static double replay_seconds(const char *path)
     trace_read(&r.trace, path, 0, 10);
     replay_open(&r);
     replay_infinite(&r);
-    const double seconds = r.result.manager_s;
+    const double seconds = r.result.manager_cpu_s;
     replay_close(&r);
     return seconds;
 }

@@ -12,7 +12,7 @@
 #include "tools/replay/oracle.h"
 
 enum { TABLE_ROWS = 256, NUM_TABLES = 3, ROWS_A_SEQ = 4, COMPARED_A_STEP = 2 };
-enum { ORACLE_KEY_HEADS = 65536 }; /* keys times heads that one comparison may cost */
+enum { ORACLE_KEY_HEADS = 16384 }; /* keys times heads that one comparison may cost */
 
 struct attender {
     struct replay *r;

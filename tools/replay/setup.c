@@ -8,6 +8,8 @@
 #include "tools/common/out.h"
 #include "tools/common/parse.h"
 
+enum { ANY_NUM_BLOCKS = 1000 }; /* while only the size of one block is asked for */
+
 static lkv_pool_desc describe_pool(const struct replay *r, uint32_t layers)
 {
     const struct replay_options *o = &r->options;
@@ -24,7 +26,7 @@ static lkv_pool_desc describe_pool(const struct replay *r, uint32_t layers)
         .rope_style = m->rope_style,
         .num_layers = layers,
         .max_seqs = o->infinite ? 4 : o->max_running + 1,
-        .num_blocks = r->pool.num_blocks ? r->pool.num_blocks : 1,
+        .num_blocks = r->pool.num_blocks ? r->pool.num_blocks : ANY_NUM_BLOCKS,
         .fallback_headroom = o->headroom,
     };
 }
