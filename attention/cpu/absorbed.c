@@ -96,26 +96,35 @@ static void pack_column(float *packed, uint32_t dims, uint32_t col, const float 
         at[(uint64_t)k * LKVI_PANEL] = row ? row[k] : 0.0f;
 }
 
-static void pack_queries(const struct lkvi_attend_env *env, const struct lkvi_cpu_unit *unit,
-                         uint32_t unit_index, float *row, float *packed)
+/* One query [L + R]. */
+static void load_query(const struct lkvi_attend_env *env, const struct lkvi_cpu_unit *unit,
+                       uint32_t unit_index, uint32_t i, float *row)
 {
     const struct lkvi_attend_params *p = env->p;
     uint32_t latent = p->store.record.latent_dim, rope = p->store.record.rope_dim;
+    struct place at = place_of(env, unit, i);
+    if (env->layout.query_floats)
+        memcpy(row, unit_queries(env, unit_index) + (uint64_t)i * latent, latent * sizeof(float));
+    else
+        env->ops->load(lkvi_head_row(&p->q, at.token, at.head), p->q.dtype, latent, row);
+    if (rope)
+        env->ops->load(lkvi_head_row(&p->q_rope, at.token, at.head), p->q_rope.dtype, rope,
+                       row + latent);
+}
+
+static void pack_queries(const struct lkvi_attend_env *env, const struct lkvi_cpu_unit *unit,
+                         uint32_t unit_index, float *row, float *packed)
+{
+    const struct lkvi_record *record = &env->p->store.record;
+    uint32_t dims = record->latent_dim + record->rope_dim;
+    for (uint32_t i = 0; i < unit->num_rows && unit->num_rows <= LKVI_DOT_ROWS; i++)
+        load_query(env, unit, unit_index, i, packed + (uint64_t)i * dims);
+    if (unit->num_rows <= LKVI_DOT_ROWS)
+        return;
     for (uint32_t i = 0; i < lkvi_round16(unit->num_rows); i++) {
-        struct place at = place_of(env, unit, i);
-        if (i >= unit->num_rows) {
-            pack_column(packed, latent + rope, i, NULL);
-            continue;
-        }
-        if (env->layout.query_floats)
-            memcpy(row, unit_queries(env, unit_index) + (uint64_t)i * latent,
-                   latent * sizeof(float));
-        else
-            env->ops->load(lkvi_head_row(&p->q, at.token, at.head), p->q.dtype, latent, row);
-        if (rope)
-            env->ops->load(lkvi_head_row(&p->q_rope, at.token, at.head), p->q_rope.dtype, rope,
-                           row + latent);
-        pack_column(packed, latent + rope, i, row);
+        if (i < unit->num_rows)
+            load_query(env, unit, unit_index, i, row);
+        pack_column(packed, dims, i, i < unit->num_rows ? row : NULL);
     }
 }
 
@@ -128,6 +137,7 @@ static struct lkvi_queries slot_queries(const struct lkvi_attend_env *env,
     return (struct lkvi_queries){.num_rows = unit->num_rows,
                                  .num_cols = (uint32_t)lkvi_round16(unit->num_rows),
                                  .key_dim = latent + rope,
+                                 .by_rows = unit->num_rows <= LKVI_DOT_ROWS,
                                  .value_dim = latent,
                                  .num_heads_a_token = env->p->plan.num_heads,
                                  .first_row = unit->first_row,

@@ -1,6 +1,7 @@
-/* The arithmetic of the CPU's attention: two operations, one table entry an instruction set.
+/* The arithmetic of the CPU's attention: three operations, one table entry an instruction set.
  *
  *   gemm      C[rows, cols] (+)= A[rows, depth] . B[depth, cols], B in panels of 16 columns
+ *   dots      the same for a handful of columns, vectors along the depth
  *   softmax   a tile of scores [keys, rows] -> weights, with the running maximum and sums
  *
  * Columns are the vector lanes: query rows for scores (K's tile is A, the packed queries are B),
@@ -12,7 +13,7 @@
 
 #include <stdint.h>
 
-enum { LKVI_PANEL = 16, LKVI_DEPTH_BLOCK = 64 };
+enum { LKVI_PANEL = 16, LKVI_DEPTH_BLOCK = 64, LKVI_DOT_ROWS = 4 };
 
 struct lkvi_gemm {
     uint32_t rows, cols, depth; /* cols a multiple of LKVI_PANEL */
@@ -23,6 +24,16 @@ struct lkvi_gemm {
     float *c; /* row i at c + i * c_row */
     uint64_t c_row;
     const float *rescale; /* [rows] C = C * rescale[i] + A.B; NULL: C = A.B */
+};
+
+/* Scores of few query rows, where 16 lanes of rows would be mostly padding: the depth is the lanes.
+ * c[i * c_row + j] = a row i . b row j for j < cols, and 0 up to LKVI_PANEL. */
+struct lkvi_dots {
+    uint32_t rows, cols, depth; /* cols <= LKVI_DOT_ROWS */
+    const float *a, *b;         /* dense in the depth */
+    uint64_t a_row;
+    float *c;
+    uint64_t c_row;
 };
 
 struct lkvi_softmax {
@@ -39,6 +50,7 @@ struct lkvi_softmax {
 struct lkvi_micro {
     const char *name;
     void (*gemm)(const struct lkvi_gemm *g);
+    void (*dots)(const struct lkvi_dots *d);
     void (*softmax)(const struct lkvi_softmax *s);
 };
 

@@ -24,5 +24,5 @@ static inline vec v_max(vec a, vec b)
 
 #include "attention/cpu/micro.inc"
 
-const struct lkvi_micro lkvi_micro_avx2 = {"avx2", gemm, softmax};
+const struct lkvi_micro lkvi_micro_avx2 = {"avx2", gemm, dots, softmax};
 #endif

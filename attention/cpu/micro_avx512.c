@@ -25,5 +25,5 @@ static inline vec v_max(vec a, vec b)
 
 #include "attention/cpu/micro.inc"
 
-const struct lkvi_micro lkvi_micro_avx512 = {"avx512", gemm, softmax};
+const struct lkvi_micro lkvi_micro_avx512 = {"avx512", gemm, dots, softmax};
 #endif

@@ -24,4 +24,4 @@ static inline vec v_max(vec a, vec b)
 
 #include "attention/cpu/micro.inc"
 
-const struct lkvi_micro lkvi_micro_portable = {"scalar", gemm, softmax};
+const struct lkvi_micro lkvi_micro_portable = {"scalar", gemm, dots, softmax};

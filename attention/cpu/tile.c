@@ -49,23 +49,40 @@ static const float *tile_last(const struct lkvi_queries *q, const struct lkvi_ti
     return last;
 }
 
+static void tile_scores(const struct lkvi_micro *micro, const struct lkvi_queries *q,
+                        const struct lkvi_tile *tile, float *scores)
+{
+    struct lkvi_gemm g = {.rows = tile->count,
+                          .cols = q->num_cols,
+                          .depth = q->key_dim,
+                          .a = tile->keys,
+                          .a_row = tile->key_stride,
+                          .a_depth = 1,
+                          .b = q->packed,
+                          .b_depth = LKVI_PANEL,
+                          .b_panel = (uint64_t)q->key_dim * LKVI_PANEL,
+                          .c = scores,
+                          .c_row = q->num_cols};
+    struct lkvi_dots d = {.rows = tile->count,
+                          .cols = q->num_rows,
+                          .depth = q->key_dim,
+                          .a = tile->keys,
+                          .b = q->packed,
+                          .a_row = tile->key_stride,
+                          .c = scores,
+                          .c_row = q->num_cols};
+    if (q->by_rows)
+        micro->dots(&d);
+    else
+        micro->gemm(&g);
+}
+
 void lkvi_tile_attend(const struct lkvi_micro *micro, float scale, const struct lkvi_queries *q,
                       const struct lkvi_tile *tile, const struct lkvi_tile_scratch *scratch)
 {
     if ((int64_t)tile->first_key >= lkvi_queries_end(q))
         return;
-    struct lkvi_gemm score = {.rows = tile->count,
-                              .cols = q->num_cols,
-                              .depth = q->key_dim,
-                              .a = tile->keys,
-                              .a_row = tile->key_stride,
-                              .a_depth = 1,
-                              .b = q->packed,
-                              .b_depth = LKVI_PANEL,
-                              .b_panel = (uint64_t)q->key_dim * LKVI_PANEL,
-                              .c = scratch->scores,
-                              .c_row = q->num_cols};
-    micro->gemm(&score);
+    tile_scores(micro, q, tile, scratch->scores);
     struct lkvi_softmax softmax = {.scores = scratch->scores,
                                    .keys = tile->count,
                                    .cols = q->num_cols,

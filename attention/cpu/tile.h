@@ -22,10 +22,11 @@ struct lkvi_attend_env {
 struct lkvi_queries {
     uint32_t num_rows, num_cols; /* cols: rows rounded up to 16 */
     uint32_t key_dim, value_dim; /* value_dim a multiple of 16 */
+    uint32_t by_rows;            /* few rows: scores by dots */
     uint32_t num_heads_a_token;  /* row r belongs to token (first_row + r) / num_heads_a_token */
     uint64_t first_row;
     int64_t first_limit;       /* keys that token 0 sees */
-    const float *packed;       /* [num_cols / 16][key_dim][16] */
+    const float *packed;       /* [num_cols / 16][key_dim][16]; by_rows: [num_rows][key_dim] */
     float *out;                /* [num_rows, value_dim] not yet divided by sum */
     float *max, *sum, *moment; /* [num_cols] */
 };

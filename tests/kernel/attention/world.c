@@ -71,6 +71,14 @@ static uint16_t to_f16(float x)
     return (uint16_t)(sign | ((u >> 13) - (112u << 10)));
 }
 
+static float from_bf16(uint16_t h)
+{
+    uint32_t u = (uint32_t)h << 16;
+    float x;
+    memcpy(&x, &u, 4);
+    return x;
+}
+
 static float from_f16(uint16_t h)
 {
     int e = h >> 10 & 31, m = h & 1023;
@@ -82,24 +90,28 @@ static float from_f16(uint16_t h)
 
 void put_values(const float *from, uint64_t n, uint32_t dtype, void *to)
 {
+    uint16_t *half = to;
     if (dtype == LKV_DTYPE_F32)
         memcpy(to, from, n * 4);
-    for (uint64_t i = 0; i < n && dtype != LKV_DTYPE_F32; i++)
-        ((uint16_t *)to)[i] = dtype == LKV_DTYPE_BF16 ? to_bf16(from[i]) : to_f16(from[i]);
+    else if (dtype == LKV_DTYPE_BF16)
+        for (uint64_t i = 0; i < n; i++)
+            half[i] = to_bf16(from[i]);
+    else
+        for (uint64_t i = 0; i < n; i++)
+            half[i] = to_f16(from[i]);
 }
 
 void get_values(const void *from, uint64_t n, uint32_t dtype, float *to)
 {
+    const uint16_t *half = from;
     if (dtype == LKV_DTYPE_F32)
         memcpy(to, from, n * 4);
-    for (uint64_t i = 0; i < n && dtype != LKV_DTYPE_F32; i++) {
-        uint16_t h = ((const uint16_t *)from)[i];
-        uint32_t u = (uint32_t)h << 16;
-        if (dtype == LKV_DTYPE_BF16)
-            memcpy(to + i, &u, 4);
-        else
-            to[i] = from_f16(h);
-    }
+    else if (dtype == LKV_DTYPE_BF16)
+        for (uint64_t i = 0; i < n; i++)
+            to[i] = from_bf16(half[i]);
+    else
+        for (uint64_t i = 0; i < n; i++)
+            to[i] = from_f16(half[i]);
 }
 
 /* Long rows repeat a pool of 2^16 draws at odd offsets: making them must not be the test's cost. */
@@ -108,17 +120,18 @@ float *random_rows(uint64_t seed, uint64_t n, double sigma, uint32_t dtype)
     enum { DRAWS = 1 << 16 };
     struct rng r = rng_seed(seed);
     float *x = malloc((n + 1) * sizeof *x);
-    uint64_t drawn = n < DRAWS ? n : DRAWS, at = 0;
+    uint64_t drawn = n < DRAWS ? n : DRAWS;
     rng_fill_normal(&r, x, drawn, sigma);
-    for (uint64_t i = drawn; i < n; i++) {
-        if (i % 509 == 0)
-            at = rng_next(&r);
-        x[i] = x[(at + i) % DRAWS];
+    for (uint64_t i = drawn, m; i < n; i += m) { /* runs from random places */
+        uint64_t at = rng_below(&r, DRAWS - 509);
+        m = n - i < 509 ? n - i : 509;
+        memcpy(x + i, x + at, m * sizeof *x);
     }
-    uint16_t half;
-    for (uint64_t i = 0; i < n && dtype != LKV_DTYPE_F32; i++) {
-        put_values(x + i, 1, dtype, &half);
-        get_values(&half, 1, dtype, x + i);
+    uint16_t half[1024];
+    for (uint64_t i = 0, m; i < n && dtype != LKV_DTYPE_F32; i += m) {
+        m = n - i < 1024 ? n - i : 1024;
+        put_values(x + i, m, dtype, half);
+        get_values(half, m, dtype, x + i);
     }
     return x;
 }
