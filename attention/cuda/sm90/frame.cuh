@@ -1,0 +1,370 @@
+/* What the 16-row decode kernels share whatever the format: walking a range of tiles, naming the
+ * blocks of a tile, loading q, the mask, the online softmax, and the partial output.
+ *
+ * Fragment layout of the scores of one tile: warp w holds tokens 16 w .. 16 w + 15; thread (g, c) =
+ * (lane / 4, lane % 4) holds tokens 16 w + g (elements 0, 1) and + 8 (elements 2, 3), rows 2 c and
+ * 2 c + 1 (elements 0-3) and 8 more (elements 4-7). */
+#ifndef LKVI_ATTENTION_CUDA_SM90_FRAME_CUH
+#define LKVI_ATTENTION_CUDA_SM90_FRAME_CUH
+
+#include "attention/cuda/common/fault.cuh"
+#include "attention/cuda/common/ptx.cuh"
+#include "attention/cuda/sm90/config.cuh"
+#include "attention/cuda/sm90/wgmma.cuh"
+
+namespace lkvi
+{
+
+struct decode_args {
+    lkvi_split split;
+    lkvi_batch_view batch;
+    lkvi_heads q, q_rope;
+    const float *bias;
+    lkvi_fault_record *faults;
+    int64_t bias_stride;
+    uint64_t num_blocks;
+    uint32_t num_heads, tokens_per_block, row_tiles;
+    float scale_log2;
+    uint32_t table_width;
+};
+
+/* Thread's element i of the score fragment: its row. */
+__device__ __forceinline__ int element_row(int i, int c)
+{
+    return 8 * (i >> 2) + 2 * c + (i & 1);
+}
+
+struct sequence { /* where a sequence lies and what it looks like */
+    int index, first_row, q_len, length, tile_end;
+};
+
+__device__ __forceinline__ sequence sequence_at(const decode_args &a, int index)
+{
+    sequence s;
+    s.index = index;
+    s.first_row = a.batch.q_indptr ? a.batch.q_indptr[index] : index;
+    s.q_len = a.batch.q_indptr ? a.batch.q_indptr[index + 1] - s.first_row : 1;
+    s.length =
+        lkvi_split_length(a.batch.seq_lens[index], s.q_len, a.table_width, a.tokens_per_block);
+    s.tile_end = a.split.tile_start[index + 1];
+    return s;
+}
+
+/* The sequence that holds flat tile `tile`, from `index` on. */
+__device__ __forceinline__ int sequence_of(const decode_args &a, int index, int tile)
+{
+    while (a.split.tile_start[index + 1] <= tile)
+        index++;
+    return index;
+}
+
+/* Walks the tiles of a range ahead of the products and names their blocks: lane i of each warp
+ * knows the block of the tile's i-th piece of min(64, block) tokens. */
+struct feed {
+    int tile, end;      /* flat */
+    int seq, seq_begin; /* and the flat tiles of its sequence */
+    int seq_end, length;
+    int block, row; /* this lane's piece: block id, first token inside the block */
+    bool hidden;    /* no such block: the copy gives zeros */
+};
+
+__device__ __forceinline__ int piece_tokens(const decode_args &a)
+{
+    return min((int)a.tokens_per_block, kTile);
+}
+
+__device__ __forceinline__ void feed_name(const decode_args &a, feed &f, int lane)
+{
+    int piece = piece_tokens(a), token = (f.tile - f.seq_begin) * kTile + lane * piece;
+    f.hidden = true;
+    f.block = -1;
+    if (f.tile >= f.end || lane * piece >= kTile || token >= f.length)
+        return;
+    int entry = token / (int)a.tokens_per_block;
+    f.row = token - entry * (int)a.tokens_per_block;
+    int id = a.batch.block_table[(uint64_t)f.seq * a.batch.block_table_stride + entry];
+    f.hidden = id < 0 || (uint64_t)id >= a.num_blocks;
+    if (!f.hidden)
+        f.block = id;
+    else if (id != -1 && f.row == 0 && blockIdx.x % a.row_tiles == 0 && threadIdx.x < 32)
+        note_fault(a.faults, LKV_FAULT_BLOCK, a.batch.q_indptr ? a.batch.q_indptr[f.seq] : f.seq,
+                   id);
+}
+
+__device__ __forceinline__ void feed_sequence(const decode_args &a, feed &f)
+{
+    sequence s = sequence_at(a, f.seq);
+    f.seq_begin = a.split.tile_start[f.seq];
+    f.seq_end = s.tile_end;
+    f.length = s.length;
+}
+
+__device__ __forceinline__ void feed_start(const decode_args &a, feed &f, int range, int lane)
+{
+    f.tile = a.split.range_tile[range];
+    f.end = a.split.range_tile[range + 1];
+    f.row = 0;
+    if (f.tile < f.end) {
+        f.seq = sequence_of(a, a.split.range_seq[range], f.tile);
+        feed_sequence(a, f);
+    }
+    feed_name(a, f, lane);
+}
+
+__device__ __forceinline__ void feed_next(const decode_args &a, feed &f, int lane)
+{
+    f.tile++;
+    if (f.tile < f.end && f.tile >= f.seq_end) {
+        f.seq = sequence_of(a, f.seq + 1, f.tile);
+        feed_sequence(a, f);
+    }
+    feed_name(a, f, lane);
+}
+
+/* Bit i: the i-th 16 tokens of the tile have no block. One warp, all lanes. */
+__device__ __forceinline__ uint32_t feed_hidden(const decode_args &a, const feed &f, int lane)
+{
+    int piece = piece_tokens(a), pieces = kTile / piece, each = piece / 16;
+    uint32_t lanes = __ballot_sync(~0u, f.hidden && lane < pieces), bits = 0;
+    for (int i = 0; i < 4; i++)
+        bits |= ((lanes >> (i / each)) & 1) << i;
+    return bits;
+}
+
+/* Four neighbouring values of a row of q, any dtype. */
+__device__ __forceinline__ float4 load4(const lkvi_heads &q, int64_t at)
+{
+    if (q.dtype == LKV_DTYPE_F32)
+        return *(const float4 *)((const float *)q.data + at);
+    uint2 raw = *(const uint2 *)((const uint16_t *)q.data + at);
+    float2 a, b;
+    if (q.dtype == LKV_DTYPE_F16) {
+        a = unpack_half2(raw.x);
+        b = unpack_half2(raw.y);
+    } else {
+        a = make_float2(__uint_as_float(raw.x << 16), __uint_as_float(raw.x & 0xFFFF0000u));
+        b = make_float2(__uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xFFFF0000u));
+    }
+    return make_float4(a.x, a.y, b.x, b.y);
+}
+
+/* Where row r of this CTA reads q; false: no such row. */
+__device__ __forceinline__ bool row_query(const decode_args &a, const sequence &s, int r,
+                                          int *token, int *head)
+{
+    int row = (int)(blockIdx.x % a.row_tiles) * kRows + r;
+    int j = row / (int)a.num_heads;
+    *head = row - j * (int)a.num_heads;
+    *token = s.first_row + j;
+    return j < s.q_len;
+}
+
+/* RoPE part of row r as bf16 into its swizzled operand; a warp. */
+__device__ __forceinline__ void store_q_rope(uint8_t *to, const decode_args &a, int r, bool live,
+                                             int token, int head, int lane)
+{
+    if (lane >= 16)
+        return;
+    float4 x = make_float4(0, 0, 0, 0);
+    if (live)
+        x = load4(a.q_rope, token * a.q_rope.token_stride + head * a.q_rope.head_stride + 4 * lane);
+    __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x.x, x.y), __floats2bfloat162_rn(x.z, x.w)};
+    *(uint2 *)(to + r * kBox + (((lane / 2) ^ (r & 7)) << 4) + (lane % 2) * 8) = *(uint2 *)two;
+}
+
+/* Keys each row sees, and the least of the live ones: tiles below it need no mask. */
+__device__ __forceinline__ int row_limits(const decode_args &a, const sequence &s, row_state &rows)
+{
+    int least = s.length;
+    for (int r = 0; r < kRows; r++) {
+        int token, head;
+        bool live = row_query(a, s, r, &token, &head);
+        int limit = live ? lkvi_split_limit(s.length, s.q_len, token - s.first_row) : 0;
+        if (threadIdx.x == r)
+            rows.limit[r] = limit;
+        if (live)
+            least = min(least, limit);
+    }
+    return least;
+}
+
+/* Online softmax of the thread's four rows: element e of the arrays is row element_row(2 (e & 2) +
+ * (e & 1)), i.e. rows 2c, 2c+1, 2c+8, 2c+9. Sums are the thread's own until the end. */
+struct softmax_state {
+    float top[4], sum[4], slope[4], zero[4];
+    float reference; /* power of two in P beside the token's scale */
+};
+
+__device__ __forceinline__ void softmax_start(softmax_state &x)
+{
+    for (int i = 0; i < 4; i++) {
+        x.top[i] = kMaxStart;
+        x.sum[i] = x.slope[i] = x.zero[i] = 0;
+    }
+    x.reference = 0;
+}
+
+/* Scores of keys that a row does not see become kHidden; a token without a record gets scale 0, so
+ * that whatever its bytes are nothing of it reaches the sums. Adds the bias. */
+__device__ __forceinline__ void mask_scores(const decode_args &a, const row_state &rows,
+                                            float (&s)[8], float2 &z0, float2 &z1, int seq,
+                                            int length, int token, int token_in_tile,
+                                            uint32_t hidden, int c)
+{
+#pragma unroll
+    for (int half = 0; half < 2; half++) {
+        int at = token + 8 * half;
+        bool gone = at >= length || ((hidden >> ((token_in_tile + 8 * half) / 16)) & 1);
+        float bias = 0;
+        if (gone) {
+            if (half)
+                z1 = make_float2(0, 0);
+            else
+                z0 = make_float2(0, 0);
+        } else if (a.bias) {
+            bias = a.bias[seq * a.bias_stride + at] * kLog2e;
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int e = 4 * (i >> 1) + 2 * half + (i & 1);
+            bool seen = !gone && at < rows.limit[element_row(e, c)];
+            s[e] = seen ? fmaxf(s[e] + bias, kHidden) : kHidden;
+        }
+    }
+}
+
+/* P of the tile, times the token's scale and the reference, to shared memory as [row][token]. */
+__device__ __forceinline__ void store_p(uint32_t to, const float (&s)[8], float z0, float z1,
+                                        const softmax_state &x, float (&p)[8], uint32_t (&p16)[4],
+                                        int warp, int lane)
+{
+    float k0 = z0 * x.reference, k1 = z1 * x.reference;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        p[i] = exp2_fast(s[i] - x.top[2 * (i >> 2) + (i & 1)]);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float k = i & 1 ? k1 : k0;
+        p16[i] = pack_half2(p[2 * i] * k, p[2 * i + 1] * k);
+    }
+    int row = (lane & 7) + 8 * (lane >> 4), chunk = 2 * warp + ((lane >> 3) & 1);
+    store_transposed(to + row * kBox + ((chunk ^ (row & 7)) << 4), p16);
+    fence_async_shared();
+}
+
+/* True if a score or a scale of this thread outgrows what P can hold. */
+__device__ __forceinline__ bool outgrown(const float (&s)[8], float z0, float z1,
+                                         const softmax_state &x)
+{
+    bool yes = fmaxf(z0, z1) * x.reference > kScaleLimit || x.reference == 0;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        yes |= s[i] > x.top[2 * (i >> 2) + (i & 1)] + kSlack;
+    return yes;
+}
+
+/* The slow path: takes the tile into the running maxima and the reference; returns in `by` what the
+ * accumulators of the thread's rows must be multiplied with. Two barriers' worth of data. */
+__device__ __forceinline__ void raise(row_state &rows, const float (&s)[8], float z0, float z1,
+                                      softmax_state &x, float (&by)[4], int warp, int g, int c)
+{
+    float z = fmaxf(z0, z1);
+#pragma unroll
+    for (int d = 4; d < 32; d *= 2)
+        z = fmaxf(z, __shfl_xor_sync(~0u, z, d));
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int e = 4 * (i >> 1) + (i & 1);
+        float m = fmaxf(s[e], s[e + 2]);
+#pragma unroll
+        for (int d = 4; d < 32; d *= 2)
+            m = fmaxf(m, __shfl_xor_sync(~0u, m, d));
+        if (g == 0)
+            rows.reduce[0][warp][element_row(e, c)] = m;
+    }
+    if (g == 0 && c == 0)
+        rows.reduce_scale[warp] = z;
+    barrier_sync<1, kThreads>();
+    z = fmaxf(fmaxf(rows.reduce_scale[0], rows.reduce_scale[1]),
+              fmaxf(rows.reduce_scale[2], rows.reduce_scale[3]));
+    float reference = x.reference;
+    if (reference == 0 || z * reference > kScaleLimit) {
+        int exponent = z > 0 ? min(max(kScaleExponent - ilogbf(z) - 1, -126), 126) : 0;
+        float wanted = __uint_as_float((uint32_t)(127 + exponent) << 23);
+        reference = reference == 0 ? wanted : fminf(reference, wanted);
+    }
+    float change = x.reference == 0 ? 0.f : reference / x.reference;
+    x.reference = z > 0 || x.reference != 0 ? reference : 0.f;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int r = element_row(4 * (i >> 1) + (i & 1), c);
+        float m = fmaxf(fmaxf(rows.reduce[0][0][r], rows.reduce[0][1][r]),
+                        fmaxf(rows.reduce[0][2][r], rows.reduce[0][3][r]));
+        m = fmaxf(m, x.top[i]);
+        float down = exp2_fast(x.top[i] - m);
+        x.slope[i] = down * (x.slope[i] + x.sum[i] * (x.top[i] - m));
+        x.sum[i] *= down;
+        x.top[i] = m;
+        by[i] = down * change;
+        x.zero[i] *= by[i];
+    }
+}
+
+/* Adds the tile's P to the thread's sums. zero: the P that the products see times the zero point.
+ */
+__device__ __forceinline__ void add_sums(softmax_state &x, const float (&s)[8], const float (&p)[8],
+                                         const uint32_t (&p16)[4], float zero0, float zero1)
+{
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        int r = 2 * (i >> 2) + (i & 1);
+        x.sum[r] += p[i];
+        x.slope[r] = fmaf(p[i], s[i] - x.top[r], x.slope[r]);
+    }
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        float2 two = unpack_half2(p16[i]);
+        float zero = i & 1 ? zero1 : zero0;
+        x.zero[2 * (i >> 1)] = fmaf(two.x, zero, x.zero[2 * (i >> 1)]);
+        x.zero[2 * (i >> 1) + 1] = fmaf(two.y, zero, x.zero[2 * (i >> 1) + 1]);
+    }
+}
+
+/* Sums of the whole CTA in every thread; row maxima, sums and slopes to the partial. */
+__device__ __forceinline__ void finish_sums(row_state &rows, softmax_state &x, float *stats,
+                                            int warp, int g, int c)
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+#pragma unroll
+        for (int d = 4; d < 32; d *= 2) {
+            x.sum[i] += __shfl_xor_sync(~0u, x.sum[i], d);
+            x.slope[i] += __shfl_xor_sync(~0u, x.slope[i], d);
+            x.zero[i] += __shfl_xor_sync(~0u, x.zero[i], d);
+        }
+    barrier_sync<1, kThreads>();
+    if (g == 0)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = element_row(4 * (i >> 1) + (i & 1), c);
+            rows.reduce[0][warp][r] = x.sum[i];
+            rows.reduce[1][warp][r] = x.slope[i];
+            rows.reduce[2][warp][r] = x.zero[i];
+        }
+    barrier_sync<1, kThreads>();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int r = element_row(4 * (i >> 1) + (i & 1), c);
+        x.sum[i] = (rows.reduce[0][0][r] + rows.reduce[0][1][r]) +
+                   (rows.reduce[0][2][r] + rows.reduce[0][3][r]);
+        x.slope[i] = (rows.reduce[1][0][r] + rows.reduce[1][1][r]) +
+                     (rows.reduce[1][2][r] + rows.reduce[1][3][r]);
+        x.zero[i] = (rows.reduce[2][0][r] + rows.reduce[2][1][r]) +
+                    (rows.reduce[2][2][r] + rows.reduce[2][3][r]);
+        if (warp == 0 && g == 0)
+            *(float4 *)(stats + 4 * r) = make_float4(x.top[i], x.sum[i], x.slope[i], 0);
+    }
+}
+
+} // namespace lkvi
+#endif

@@ -1,0 +1,344 @@
+/* INT8, up to 16 rows (tokens x heads) a CTA, 512 + 64 dims. In: q, records of 656 bytes, the
+ * split. Out: partials. The one idea: raw bytes land as a legal K-major operand, so the scores are
+ * int8 products with q split into two int8 (16-bit q) and nothing is dequantised for them; for P V
+ * each thread turns the bytes it loads into the register operand (dims x tokens) without a
+ * transpose.
+ *
+ * One warpgroup, two CTAs an SM, two stages. A tile:
+ *   all    wait for the stage; scores(t) queue behind P V(t-1), which nobody waits for
+ *   all    softmax, P to shared memory; barrier, which also tells whether the slow path must run
+ *   warp 0 the stage's rope and scales are used up: fetch those of tile t + 2
+ *   warp w P V of dims 128 w ..; its box is used up then: fetch that of tile t + 2
+ * So a stage is refilled piece by piece as soon as its last reader is past it; waiting for one
+ * whole free stage costs half the bytes in flight. */
+#include "attention/cuda/sm90/launch.h"
+#include "attention/cuda/sm90/frame.cuh"
+
+using namespace lkvi;
+
+namespace
+{
+constexpr int kScaleOffset = 512, kRopeOffset = 528;
+constexpr uint32_t kHeadBytes = kBoxBytes + kTile * 16; /* rope and scales of a stage */
+
+struct int8_maps {
+    CUtensorMap wide, narrow; /* boxes of 128 swizzled bytes; of 16 bytes */
+};
+
+__device__ __forceinline__ void fetch_head(const decode_args &a, const int8_maps &maps,
+                                           int8_smem &sm, const feed &f, int stage, int lane)
+{
+    if (f.tile >= f.end)
+        return;
+    uint32_t hidden = feed_hidden(a, f, lane), bar = shared_address(&sm.rows.full[stage]);
+    if (lane == 0) {
+        sm.rows.hidden[stage] = hidden;
+        mbarrier_arrive_expect(bar, kHeadBytes);
+    }
+    __syncwarp();
+    int piece = piece_tokens(a);
+    if (lane * piece < kTile) {
+        int at = lane * piece;
+        copy_box(shared_address(&sm.rope[stage][at * kBox]), &maps.wide, kRopeOffset, f.row,
+                 f.block, bar);
+        copy_box(shared_address(&sm.scale_zero[stage][at]), &maps.narrow, kScaleOffset, f.row,
+                 f.block, bar);
+    }
+}
+
+__device__ __forceinline__ void fetch_latent(const decode_args &a, const int8_maps &maps,
+                                             int8_smem &sm, feed &f, int stage, int warp, int lane)
+{
+    if (f.tile >= f.end)
+        return;
+    uint32_t bar = shared_address(&sm.rows.full[stage]);
+    __syncwarp();
+    if (lane == 0)
+        mbarrier_arrive_expect(bar, kBoxBytes);
+    __syncwarp();
+    int piece = piece_tokens(a);
+    if (lane * piece < kTile)
+        copy_box(shared_address(&sm.latent[stage][warp][lane * piece * kBox]), &maps.wide,
+                 kBox * warp, f.row, f.block, bar);
+    feed_next(a, f, lane);
+}
+
+/* Four rows of q a warp: q = scale * (256 high + low), both int8, swizzled. */
+__device__ __forceinline__ void load_q(const decode_args &a, int8_smem &sm, const sequence &s,
+                                       int warp, int lane)
+{
+    for (int r = 4 * warp; r < 4 * warp + 4; r++) {
+        int token, head;
+        bool live = row_query(a, s, r, &token, &head);
+        float v[16], most = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            float4 x = make_float4(0, 0, 0, 0);
+            if (live)
+                x = load4(a.q,
+                          token * a.q.token_stride + head * a.q.head_stride + 128 * i + 4 * lane);
+            v[4 * i] = x.x, v[4 * i + 1] = x.y, v[4 * i + 2] = x.z, v[4 * i + 3] = x.w;
+        }
+#pragma unroll
+        for (int i = 0; i < 16; i++)
+            most = fmaxf(most, fabsf(v[i]));
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2)
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+        float inverse = most > 0 ? 32639.f / most : 0;
+        int sum = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            uint32_t high = 0, low = 0;
+#pragma unroll
+            for (int j = 0; j < 4; j++) {
+                int x = __float2int_rn(v[4 * i + j] * inverse), h = (x + 128) >> 8, l = x - 256 * h;
+                sum += x;
+                high |= (uint32_t)(h & 255) << (8 * j);
+                low |= (uint32_t)(l & 255) << (8 * j);
+            }
+            int at = r * kBox + (((lane / 4) ^ (r & 7)) << 4) + (lane % 4) * 4;
+            *(uint32_t *)(sm.q[i] + at) = high;
+            *(uint32_t *)(sm.q[i] + kRows * kBox + at) = low;
+        }
+        sum = __reduce_add_sync(~0u, sum);
+        if (lane == 0) {
+            sm.rows.scale[r] = most / 32639.f * a.scale_log2;
+            sm.rows.q_sum[r] = (float)sum;
+        }
+        store_q_rope(sm.q_rope, a, r, live, token, head, lane);
+    }
+    fence_async_shared();
+}
+
+__device__ __forceinline__ void scores(int8_smem &sm, int stage, int (&latent)[16],
+                                       float (&rope)[8])
+{
+    uint64_t k = wgmma_descriptor(shared_address(sm.latent[stage]));
+    uint64_t q = wgmma_descriptor(shared_address(sm.q));
+#pragma unroll
+    for (int box = 0; box < 4; box++)
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            wgmma_s8_n32(latent, k + (box * kBoxBytes + i * 32) / 16,
+                         q + (box * 32 * kBox + i * 32) / 16, box | i);
+    k = wgmma_descriptor(shared_address(sm.rope[stage]));
+    q = wgmma_descriptor(shared_address(sm.q_rope));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        wgmma_bf16_n16(rope, k + 2 * i, q + 2 * i, i);
+}
+
+/* Words x, y: four dims of token t and of t + 1. Out: for each dim the fp16 pair (t, t + 1). A byte
+ * with its sign bit turned is the low mantissa byte of 1024 + 128 + value. */
+__device__ __forceinline__ void widen(uint32_t x, uint32_t y, uint32_t &d0, uint32_t &d1,
+                                      uint32_t &d2, uint32_t &d3)
+{
+    constexpr uint32_t bytes = 0x00FF00FFu, lift = 0x64806480u;
+    uint32_t low = prmt(x, y, 0x5410), high = prmt(x, y, 0x7632);
+    d0 = half2_sub((low & bytes) ^ lift, lift);
+    d1 = half2_sub(((low >> 8) & bytes) ^ lift, lift);
+    d2 = half2_sub((high & bytes) ^ lift, lift);
+    d3 = half2_sub(((high >> 8) & bytes) ^ lift, lift);
+}
+
+/* o[64 j + .., row] += V P of 64 tokens. Thread (g, c) brings dims 16 g .. 16 g + 15 of its warp's
+ * box and tokens 2c, 2c+1, 2c+8, 2c+9 of each 16: dim 16 g + 4 (q % 2) ... sits on operand row g
+ * (words 0, 1) or g + 8 (words 2, 3) of product j = 4 (word % 2) + byte. */
+__device__ __forceinline__ void accumulate(const uint8_t *box, uint32_t p, float (&o)[8][8], int g,
+                                           int c)
+{
+    uint64_t b = wgmma_descriptor(p);
+    uint32_t a[2][8][4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        if (k >= 2)
+            wgmma_wait<1>();
+        const uint8_t *row = box + (16 * k + 2 * c) * kBox;
+        int even = (g ^ (2 * c)) << 4, odd = (g ^ (2 * c + 1)) << 4;
+        uint4 v[4] = {*(const uint4 *)(row + even), *(const uint4 *)(row + kBox + odd),
+                      *(const uint4 *)(row + 8 * kBox + even),
+                      *(const uint4 *)(row + 9 * kBox + odd)};
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            const uint4 x = v[2 * pair], y = v[2 * pair + 1];
+            uint32_t(&f)[8][4] = a[k & 1];
+            widen(x.x, y.x, f[0][2 * pair], f[1][2 * pair], f[2][2 * pair], f[3][2 * pair]);
+            widen(x.y, y.y, f[4][2 * pair], f[5][2 * pair], f[6][2 * pair], f[7][2 * pair]);
+            widen(x.z, y.z, f[0][2 * pair + 1], f[1][2 * pair + 1], f[2][2 * pair + 1],
+                  f[3][2 * pair + 1]);
+            widen(x.w, y.w, f[4][2 * pair + 1], f[5][2 * pair + 1], f[6][2 * pair + 1],
+                  f[7][2 * pair + 1]);
+        }
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            wgmma_f16_n16(o[j], a[k & 1][j], b + 2 * k, 1);
+        wgmma_commit();
+    }
+}
+
+__device__ __forceinline__ void store_partial(const decode_args &a, int8_smem &sm, softmax_state &x,
+                                              float (&o)[8][8], int range, int seq, int warp, int g,
+                                              int c)
+{
+    int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
+    finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
+    float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int e = 4 * (i >> 1) + (i & 1);
+        float *to =
+            a.split.partial_out + (slot + element_row(e, c)) * kLatent + 128 * warp + 16 * g;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int j = 0; j < 8; j += 4)
+                *(float4 *)(to + 8 * half + j) =
+                    make_float4((o[j][e + 2 * half] - x.zero[i]) * back,
+                                (o[j + 1][e + 2 * half] - x.zero[i]) * back,
+                                (o[j + 2][e + 2 * half] - x.zero[i]) * back,
+                                (o[j + 3][e + 2 * half] - x.zero[i]) * back);
+    }
+}
+
+__device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            o[j][e] = 0;
+    softmax_start(x);
+}
+
+struct stage_cursor {
+    int stage;
+    uint32_t phase;
+};
+
+__device__ __forceinline__ void decode_range(const decode_args &a, const int8_maps &maps,
+                                             int8_smem &sm, int range, stage_cursor &at)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    feed f;
+    feed_start(a, f, range, lane);
+    int tile = f.tile, seq = f.tile < f.end ? f.seq : 0;
+    const int end = f.end;
+    for (int i = 0; i < 2; i++) {
+        if (warp == 0)
+            fetch_head(a, maps, sm, f, (at.stage + i) & 1, lane);
+        fetch_latent(a, maps, sm, f, (at.stage + i) & 1, warp, lane);
+    }
+    sequence s;
+    s.index = -1;
+    s.tile_end = tile;
+    int begin = 0, least = 0;
+    float o[8][8];
+    softmax_state x;
+    float scale[4], q_sum[4];
+    for (; tile < end; tile++) {
+        if (tile >= s.tile_end) {
+            wgmma_wait<0>();
+            if (s.index >= 0)
+                store_partial(a, sm, x, o, range, s.index, warp, g, c);
+            seq = sequence_of(a, s.index >= 0 ? seq + 1 : seq, tile);
+            s = sequence_at(a, seq);
+            begin = a.split.tile_start[seq];
+            barrier_sync<1, kThreads>();
+            least = row_limits(a, s, sm.rows);
+            load_q(a, sm, s, warp, lane);
+            barrier_sync<1, kThreads>();
+            start_row(o, x);
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                int r = element_row(4 * (i >> 1) + (i & 1), c);
+                scale[i] = sm.rows.scale[r];
+                q_sum[i] = sm.rows.q_sum[r];
+            }
+        }
+        mbarrier_wait(shared_address(&sm.rows.full[at.stage]), at.phase);
+        int latent[16];
+        float rope[8];
+        wgmma_fence();
+        scores(sm, at.stage, latent, rope);
+        wgmma_commit();
+        const int row = 16 * warp + g, token = (tile - begin) * kTile;
+        float4 read0 = sm.scale_zero[at.stage][row], read1 = sm.scale_zero[at.stage][row + 8];
+        float2 z0 = make_float2(read0.x, read0.y), z1 = make_float2(read1.x, read1.y);
+        uint32_t hidden = sm.rows.hidden[at.stage];
+        wgmma_wait<0>();
+        float v[8], p[8];
+        uint32_t p16[4];
+#pragma unroll
+        for (int e = 0; e < 8; e++) {
+            int i = 2 * (e >> 2) + (e & 1);
+            float2 z = e & 2 ? z1 : z0;
+            float dot = (float)(256 * latent[e] + latent[8 + e]);
+            v[e] = fmaf(z.x * scale[i], fmaf(-z.y, q_sum[i], dot), rope[e] * a.scale_log2);
+        }
+        if (token + kTile > least || hidden || a.bias)
+            mask_scores(a, sm.rows, v, z0, z1, seq, s.length, token + row, row, hidden, c);
+        const uint32_t p_at = shared_address(sm.p[at.stage]);
+        bool mine = outgrown(v, z0.x, z1.x, x);
+        store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
+        bool slow = barrier_any<kThreads>(mine);
+        if (warp == 0)
+            fetch_head(a, maps, sm, f, at.stage, lane);
+        if (slow) {
+            float by[4];
+            raise(sm.rows, v, z0.x, z1.x, x, by, warp, g, c);
+#pragma unroll
+            for (int j = 0; j < 8; j++)
+#pragma unroll
+                for (int e = 0; e < 8; e++)
+                    o[j][e] *= by[2 * (e >> 2) + (e & 1)];
+            store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
+            barrier_sync<1, kThreads>();
+        }
+        add_sums(x, v, p, p16, z0.y, z1.y);
+        accumulate(sm.latent[at.stage][warp], p_at, o, g, c);
+        fetch_latent(a, maps, sm, f, at.stage, warp, lane);
+        at.stage ^= 1;
+        at.phase ^= at.stage == 0;
+    }
+    wgmma_wait<0>();
+    if (s.index >= 0)
+        store_partial(a, sm, x, o, range, s.index, warp, g, c);
+    barrier_sync<1, kThreads>();
+}
+
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
+    decode_int8_h16_sm90_kernel(const __grid_constant__ decode_args a,
+                                const __grid_constant__ int8_maps maps)
+{
+    extern __shared__ __align__(1024) uint8_t raw[];
+    int8_smem &sm = *(int8_smem *)raw;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2; i++)
+            mbarrier_init(shared_address(&sm.rows.full[i]), 5); /* four boxes, one head */
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    stage_cursor at = {0, 0};
+    const int ranges = *a.split.num_ranges, step = gridDim.x / a.row_tiles;
+    for (int range = blockIdx.x / a.row_tiles; range < ranges; range += step)
+        decode_range(a, maps, sm, range, at);
+    dependents_may_start();
+}
+} // namespace
+
+extern "C" lkv_status lkvi_decode_int8_h16_sm90(const struct lkvi_attend_params *p,
+                                                const struct lkvi_cuda_launch *launch,
+                                                cudaStream_t stream)
+{
+    decode_args a;
+    int8_maps maps;
+    struct lkvi_sm90_job job;
+    lkvi_sm90_job_make(&job, p, launch, kRows);
+    lkvi_sm90_args(&a, &job, p);
+    LKV_TRY(lkvi_sm90_map(&maps.wide, p, launch, kBox, 1));
+    LKV_TRY(lkvi_sm90_map(&maps.narrow, p, launch, 16, 0));
+    return lkvi_sm90_run(&job, p, launch, stream, decode_int8_h16_sm90_kernel, sizeof(int8_smem),
+                         kThreads, a, maps);
+}

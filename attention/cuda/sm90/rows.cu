@@ -1,0 +1,103 @@
+/* The Hopper rows of the selection table, and what their launchers share on the host. */
+#include "attention/cuda/sm90/launch.h"
+#include "attention/cuda/sm90/config.cuh"
+
+using namespace lkvi;
+
+typedef CUresult (*encode_tiled_fn)(CUtensorMap *, CUtensorMapDataType, cuuint32_t, void *,
+                                    const cuuint64_t *, const cuuint64_t *, const cuuint32_t *,
+                                    const cuuint32_t *, CUtensorMapInterleave, CUtensorMapSwizzle,
+                                    CUtensorMapL2promotion, CUtensorMapFloatOOBfill);
+
+lkv_status lkvi_sm90_error(const struct lkvi_cuda_launch *launch, cudaError_t error,
+                           const char *what)
+{
+    (void)cudaGetLastError();
+    return launch->host->fail(LKV_E_CUDA, "%s: %s (%s)", what, cudaGetErrorString(error),
+                              cudaGetErrorName(error));
+}
+
+static uint32_t ceil_div(uint32_t a, uint32_t b)
+{
+    return (a + b - 1) / b;
+}
+
+void lkvi_sm90_shape(struct lkvi_split_shape *shape, const struct lkvi_plan_params *plan,
+                     const struct lkvi_cuda_launch *launch, uint32_t rows)
+{
+    uint32_t tiles = ceil_div(plan->max_seq_len ? plan->max_seq_len : 1, kTile);
+    shape->num_seqs = plan->max_seqs;
+    shape->num_tokens = plan->max_tokens;
+    shape->rows = rows;
+    shape->row_tiles = ceil_div(plan->max_q_len * plan->num_heads, rows);
+    shape->chunk_tiles = 0;
+    shape->num_ranges = kCtasPerSm * launch->num_sms / shape->row_tiles;
+    if (plan->flags & LKV_PLAN_BATCH_INVARIANT) {
+        shape->chunk_tiles = ceil_div(tiles, LKVI_CHUNKS_MAX);
+        shape->num_ranges = plan->max_seqs * ceil_div(tiles, shape->chunk_tiles);
+    }
+}
+
+void lkvi_sm90_job_make(struct lkvi_sm90_job *job, const struct lkvi_attend_params *p,
+                        const struct lkvi_cuda_launch *launch, uint32_t rows)
+{
+    lkvi_sm90_shape(&job->shape, &p->plan, launch, rows);
+    lkvi_split_place(&job->shape, p->workspace, &job->split);
+    uint32_t resident = kCtasPerSm * launch->num_sms / job->shape.row_tiles;
+    uint32_t ranges = job->shape.num_ranges < resident ? job->shape.num_ranges : resident;
+    job->grid = ranges * job->shape.row_tiles;
+}
+
+lkv_status lkvi_sm90_map(CUtensorMap *map, const struct lkvi_attend_params *p,
+                         const struct lkvi_cuda_launch *launch, uint32_t width, int swizzled)
+{
+    const struct lkvi_store *store = &p->store;
+    cuuint64_t size[3] = {store->record.bytes, store->tokens_per_block, store->num_blocks};
+    cuuint64_t stride[2] = {store->record.bytes, store->block_stride};
+    cuuint32_t piece = store->tokens_per_block < kTile ? store->tokens_per_block : kTile;
+    cuuint32_t box[3] = {width, piece, 1}, step[3] = {1, 1, 1};
+    CUresult error = ((encode_tiled_fn)launch->encode_tiled)(
+        map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, store->base, size, stride, box, step,
+        CU_TENSOR_MAP_INTERLEAVE_NONE,
+        swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
+        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+    if (error != CUDA_SUCCESS)
+        return launch->host->fail(LKV_E_CUDA,
+                                  "cuTensorMapEncodeTiled: %d for %llu blocks of stride %llu at %p",
+                                  (int)error, (unsigned long long)store->num_blocks,
+                                  (unsigned long long)store->block_stride, (void *)store->base);
+    return LKV_OK;
+}
+
+static int supported16(const struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch)
+{
+    return launch->encode_tiled && plan->record.latent_dim == kLatent &&
+           plan->record.rope_dim == kRope &&
+           plan->max_q_len * plan->num_heads <= kRows * kRowTilesMax;
+}
+
+static uint64_t scratch16(struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch)
+{
+    struct lkvi_split_shape shape;
+    struct lkvi_split split;
+    lkvi_sm90_shape(&shape, plan, launch, kRows);
+    plan->num_splits_max = shape.num_ranges;
+    return lkvi_split_place(&shape, nullptr, &split);
+}
+
+static lkv_status update16(const struct lkvi_plan_params *plan, const struct lkvi_batch_view *batch,
+                           void *workspace, const struct lkvi_cuda_launch *launch,
+                           cudaStream_t stream)
+{
+    struct lkvi_split_shape shape;
+    lkvi_sm90_shape(&shape, plan, launch, kRows);
+    cudaError_t error = lkvi_cuda_split(&shape, batch, plan->tokens_per_block, workspace, stream);
+    return error == cudaSuccess ? LKV_OK : lkvi_sm90_error(launch, error, "split");
+}
+
+extern "C" const struct lkvi_cuda_kernel lkvi_sm90_kernels[] = {
+    {"decode_int8_h16_sm90", 90, 90, LKV_FORMAT_INT8, 1, 64, supported16, scratch16, update16,
+     lkvi_decode_int8_h16_sm90},
+};
+extern "C" const uint32_t lkvi_sm90_num_kernels =
+    sizeof lkvi_sm90_kernels / sizeof *lkvi_sm90_kernels;
