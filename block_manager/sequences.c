@@ -81,7 +81,7 @@ static void drop_blocks(struct lkvi_manager *m, struct lkvi_seq *s, uint32_t fro
 
 lkv_status lkvi_seq_free(struct lkvi_manager *m, lkv_seq seq, uint64_t fence)
 {
-    struct lkvi_seq *s;
+    struct lkvi_seq *s = NULL;
     lkvi_lock(m);
     lkv_status status = lkvi_seq_find(m, seq, &s);
     if (status != LKV_OK)
@@ -125,7 +125,7 @@ static void lower_anchor(struct lkvi_manager *m, struct lkvi_seq *s)
 
 lkv_status lkvi_seq_truncate(struct lkvi_manager *m, lkv_seq seq, uint64_t length, uint64_t fence)
 {
-    struct lkvi_seq *s;
+    struct lkvi_seq *s = NULL;
     lkvi_lock(m);
     lkv_status status = lkvi_seq_find(m, seq, &s);
     if (status == LKV_OK && length > s->length)
@@ -176,7 +176,7 @@ static lkv_status fork_locked(struct lkvi_manager *m, struct lkvi_seq *s, lkv_se
 
 lkv_status lkvi_seq_fork(struct lkvi_manager *m, lkv_seq seq, lkv_seq *child)
 {
-    struct lkvi_seq *s;
+    struct lkvi_seq *s = NULL;
     lkvi_lock(m);
     lkv_status status = lkvi_seq_find(m, seq, &s);
     return lkvi_unlock(m, status == LKV_OK ? fork_locked(m, s, child) : status);
@@ -184,7 +184,7 @@ lkv_status lkvi_seq_fork(struct lkvi_manager *m, lkv_seq seq, lkv_seq *child)
 
 lkv_status lkvi_seq_query(struct lkvi_manager *m, lkv_seq seq, lkv_seq_info *info)
 {
-    struct lkvi_seq *s;
+    struct lkvi_seq *s = NULL;
     lkvi_lock(m);
     lkv_status status = lkvi_seq_find(m, seq, &s);
     if (status != LKV_OK)
@@ -201,7 +201,7 @@ lkv_status lkvi_seq_query(struct lkvi_manager *m, lkv_seq seq, lkv_seq_info *inf
 lkv_status lkvi_seq_table(struct lkvi_manager *m, lkv_seq seq, int32_t *blocks, uint64_t capacity,
                           uint64_t *num_blocks)
 {
-    struct lkvi_seq *s;
+    struct lkvi_seq *s = NULL;
     lkvi_lock(m);
     lkv_status status = lkvi_seq_find(m, seq, &s);
     if (status != LKV_OK)
