@@ -68,14 +68,32 @@ static lkv_status read_facts(struct lkvi_cuda_state *state)
     state->l2_bytes = (uint32_t)prop.l2CacheSize;
     state->memory_bytes = prop.totalGlobalMem;
     state->smem_bytes_per_block = prop.sharedMemPerBlockOptin;
-    state->smem_bytes_per_sm = prop.sharedMemPerMultiprocessor;
     strncpy(state->name, prop.name, sizeof state->name - 1);
     return LKV_OK;
+}
+
+/* Tensor maps are made by the driver's own function; a driver without it has no Hopper rows. */
+static void *find_encode_tiled(void)
+{
+    void *entry = NULL;
+    enum cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;
+    if (cudaGetDriverEntryPointByVersion("cuTensorMapEncodeTiled", &entry, 12000, cudaEnableDefault,
+                                         &found) != cudaSuccess)
+        (void)cudaGetLastError();
+    return found == cudaDriverEntryPointSuccess ? entry : NULL;
 }
 
 static lkv_status open_device(struct lkvi_cuda_state *state)
 {
     LKVI_TRY(read_facts(state));
+    state->launch = (struct lkvi_cuda_launch){
+        .host = lkvi_cuda_host,
+        .encode_tiled = find_encode_tiled(),
+        .device = state->device,
+        .arch = state->compute_capability,
+        .num_sms = state->num_sms,
+        .smem_bytes_per_block = (uint32_t)state->smem_bytes_per_block,
+    };
     LKVI_CUDA(cudaFree(NULL)); /* makes the context now, not in somebody's capture */
     LKVI_CUDA(lkvi_cuda_quant_load());
     LKVI_CUDA(lkvi_cuda_attention_load());
@@ -247,18 +265,30 @@ static lkv_status cuda_wait(void *opaque, void *stream)
         return status_;                                                                            \
     } while (0)
 
+static lkv_status check_latent(uint32_t dim)
+{
+    if (dim > LKVI_CUDA_MAX_LATENT)
+        return lkvi_cuda_host->fail(LKV_E_UNSUPPORTED,
+                                    "latent_dim is %u; the CUDA record kernels take at most %d",
+                                    dim, LKVI_CUDA_MAX_LATENT);
+    return LKV_OK;
+}
+
 static lkv_status cuda_append(void *state, const struct lkvi_append_params *p, void *stream)
 {
+    LKVI_TRY(check_latent(p->store.record.latent_dim));
     LAUNCH("append", lkvi_cuda_append(p, stream));
 }
 
 static lkv_status cuda_gather(void *state, const struct lkvi_gather_params *p, void *stream)
 {
+    LKVI_TRY(check_latent(p->store.record.latent_dim));
     LAUNCH("gather", lkvi_cuda_gather(p, stream));
 }
 
 static lkv_status cuda_rotate(void *state, const struct lkvi_rotate_params *p, void *stream)
 {
+    LKVI_TRY(check_latent(p->dim));
     LAUNCH("rotate", lkvi_cuda_rotate(p, stream));
 }
 

@@ -7,7 +7,7 @@
 #include <cublas_v2.h>
 #include <cuda_runtime_api.h>
 #include <pthread.h>
-#include "attention/params.h"
+#include "attention/cuda/kernel.h"
 #include "core/backend.h"
 
 #ifdef __cplusplus
@@ -19,7 +19,8 @@ struct lkvi_cuda_state {
     int32_t device;
     uint32_t compute_capability; /* 90 for Hopper */
     uint32_t num_sms, l2_bytes;
-    uint64_t memory_bytes, smem_bytes_per_block, smem_bytes_per_sm;
+    uint64_t memory_bytes, smem_bytes_per_block;
+    struct lkvi_cuda_launch launch;
     pthread_mutex_t blas_lock; /* stream and workspace are settings of the handle */
     cublasHandle_t blas;
     char name[128];
@@ -74,6 +75,7 @@ cudaError_t lkvi_cuda_convert(const struct lkvi_heads *in, const struct lkvi_hea
                               cudaStream_t stream);
 /* Loads the kernels into the context, so that no first launch falls into a graph capture. */
 cudaError_t lkvi_cuda_attention_load(void);
+cudaError_t lkvi_cuda_merge_load(void);
 
 #ifdef __cplusplus
 }

@@ -6,6 +6,9 @@
 #include <cuda_runtime_api.h>
 #include "quant/params.h"
 
+/* Rows live in a warp's registers: longer ones are refused before any launch. */
+enum { LKVI_CUDA_MAX_LATENT = 1024 };
+
 #ifdef __cplusplus
 extern "C" {
 #endif
@@ -16,6 +19,7 @@ cudaError_t lkvi_cuda_rotate(const struct lkvi_rotate_params *p, cudaStream_t st
 cudaError_t lkvi_cuda_rope(const struct lkvi_rope_params *p, cudaStream_t stream);
 /* Loads the kernels into the context, so that no first launch falls into a graph capture. */
 cudaError_t lkvi_cuda_quant_load(void);
+cudaError_t lkvi_cuda_gather_load(void);
 
 #ifdef __cplusplus
 }

@@ -88,7 +88,7 @@ __device__ __forceinline__ Repair sum_repairs(Repair r)
 
 /* group: 16, 128 or, for anything else, the whole row of n. */
 template <int K>
-__device__ __noinline__ Repair repair_slow(Row<K> &row, uint32_t n, uint32_t group)
+__device__ __forceinline__ Repair repair_broken(Row<K> &row, uint32_t n, uint32_t group)
 {
     Repair r = {0, 0xFFFFFFFFu};
     const int lanes = group == 16 ? 2 : group == 128 ? 16 : 32;
@@ -119,7 +119,7 @@ template <int K> __device__ __forceinline__ Repair repair(Row<K> &row, uint32_t 
             broken |= !lkvi_is_finite(row.x[k][e]);
     if (!__any_sync(kAllLanes, broken))
         return {0, 0xFFFFFFFFu};
-    return repair_slow(row, n, group);
+    return repair_broken(row, n, group);
 }
 
 __device__ __forceinline__ uint16_t saturated(float x)
@@ -153,9 +153,9 @@ __device__ __forceinline__ void encode_fp8(const struct lkvi_record &record, con
                                            uint8_t *bytes)
 {
     uint8_t *scales = bytes + record.scales_offset;
-    if (lane_id() < record.scales_bytes / 4) /* the padding; covers the scales too, see below */
-        if (lane_id() >= (record.latent_dim + 127) / 128)
-            ((float *)scales)[lane_id()] = 0.0f;
+    uint32_t groups = (record.latent_dim + 127) / 128;
+    if (lane_id() >= groups && lane_id() < record.scales_bytes / 4) /* padding */
+        ((float *)scales)[lane_id()] = 0.0f;
 #pragma unroll
     for (int k = 0; k < K; k++) {
         float s = __fdiv_rn(max_over(largest8(row.x[k]), 16), 448.0f);

@@ -283,7 +283,7 @@ __device__ __forceinline__ uint8_t *record_of(const struct lkvi_store &store, in
     return store.base + block * store.block_stride + (uint64_t)offset * store.record.bytes;
 }
 
-/* Picks the instance for a row of n values: f(std::integral_constant-like tag) with K = 1..16. */
+/* Picks the instance for a row of n values: f gets a Segments<K>. */
 template <int K> struct Segments {
     static constexpr int value = K;
 };
@@ -293,11 +293,7 @@ template <class F> cudaError_t with_segments(uint32_t n, F f)
         return f(Segments<1>{});
     if (n <= 2 * kSegment)
         return f(Segments<2>{});
-    if (n <= 4 * kSegment)
-        return f(Segments<4>{});
-    if (n <= 8 * kSegment)
-        return f(Segments<8>{});
-    return f(Segments<16>{});
+    return f(Segments<4>{});
 }
 
 } // namespace lkvi

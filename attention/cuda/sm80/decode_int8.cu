@@ -1,0 +1,13 @@
+/* The INT8 instances of the sm80 kernel (decode.cuh): padded latent 256 and 512, 16 and 32 rows. */
+#include "attention/cuda/sm80/decode.cuh"
+
+cudaError_t lkvi_sm80_decode_int8(const struct lkvi_attend_params *p,
+                                const struct lkvi_sm80_shape *shape, cudaStream_t stream)
+{
+    return lkvi::sm80::launch_format<LKV_FORMAT_INT8>(p, shape, stream);
+}
+
+uint32_t lkvi_sm80_smem_int8(const struct lkvi_sm80_shape *shape, uint32_t record_bytes)
+{
+    return lkvi::sm80::prepare_format<LKV_FORMAT_INT8>(shape, record_bytes);
+}
