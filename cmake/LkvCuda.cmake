@@ -17,9 +17,16 @@ if(NOT LKV_NVCC OR NOT CUDAToolkit_FOUND OR NOT TARGET CUDA::cublas OR NOT CMAKE
 endif()
 set(LKV_CUDA_LIBRARY TRUE)
 
-# sm_80 with PTX for what comes after it; Hopper's own instructions need sm_90a.
-set(LKV_CUDA_GENERIC -gencode=arch=compute_80,code=[sm_80,compute_80]
-                     -gencode=arch=compute_90a,code=sm_90a)
+# The generic kernels: sm_80 with PTX for what comes after it, and sm_90a so that Hopper compiles
+# nothing at start. common/ and sm90/ use Hopper's own instructions.
+set(LKV_CUDA_TARGETS "80;90a" CACHE STRING "targets of the generic kernels: 80, 90a or both")
+set(LKV_CUDA_GENERIC)
+if("80" IN_LIST LKV_CUDA_TARGETS)
+  list(APPEND LKV_CUDA_GENERIC -gencode=arch=compute_80,code=[sm_80,compute_80])
+endif()
+if("90a" IN_LIST LKV_CUDA_TARGETS)
+  list(APPEND LKV_CUDA_GENERIC -gencode=arch=compute_90a,code=sm_90a)
+endif()
 set(LKV_CUDA_HOPPER -gencode=arch=compute_90a,code=sm_90a)
 set(LKV_CUDA_FLAGS -O3 -std=c++17 -lineinfo -Xptxas=-v,-warn-spills -Xcompiler=-fPIC,-fvisibility=hidden,-Wall
                    -DLKV_BUILDING -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
@@ -33,7 +40,7 @@ function(lkv_cuda_object out source)
   cmake_path(RELATIVE_PATH source BASE_DIRECTORY ${PROJECT_SOURCE_DIR} OUTPUT_VARIABLE name)
   string(REPLACE "/" "_" name ${name})
   set(object ${PROJECT_BINARY_DIR}/cuda/${name}.o)
-  if(source MATCHES "/sm90/")
+  if(source MATCHES "/sm90/" OR source MATCHES "/cuda/common/")
     set(targets ${LKV_CUDA_HOPPER})
   else()
     set(targets ${LKV_CUDA_GENERIC})
