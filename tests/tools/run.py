@@ -1,0 +1,324 @@
+#!/usr/bin/env python3
+"""Tests of the command lkv. In: its path and the source folder. Each test_* function is one property;
+a failure prints the command, what was found and what was wanted. Expected hit counts are computed
+here, from the ids alone, without the command's token expansion."""
+import gzip
+import json
+import os
+import random
+import re
+import subprocess
+import sys
+import tempfile
+
+LKV, SOURCE = sys.argv[1], sys.argv[2]
+COMMANDS = [["info"], ["make-trace"], ["replay"], ["ppl"], ["bench"], ["bench", "append"],
+            ["bench", "decode"], ["bench", "blocks"], ["bench", "frag"]]
+TIMES = {"match_admit_us", "step_us", "manager_s", "manager_cpu_s", "wall_s", "metadata_bytes"}
+
+
+def run(*args, code=0):
+    done = subprocess.run([LKV, *args], capture_output=True, text=True, timeout=500)
+    if done.returncode != code:
+        raise AssertionError(f"lkv {' '.join(args)}: exit code {done.returncode}, want {code}\n"
+                             f"{done.stdout[-500:]}\n{done.stderr[-500:]}")
+    return done
+
+
+def run_json(*args):
+    return json.loads(run(*args, "--json", "-").stdout)
+
+
+def expect(found, wanted, what):
+    if found != wanted:
+        raise AssertionError(f"{what}: found {found!r}, want {wanted!r}")
+
+
+def write(folder, name, text):
+    path = os.path.join(folder, name)
+    opener = gzip.open if name.endswith(".gz") else open
+    with opener(path, "wt") as f:
+        f.write(text)
+    return path
+
+
+def documented(section):
+    """Keys of docs/json.md under '## lkv <section>': {"": top level, "attend": inner keys, ...}"""
+    with open(os.path.join(SOURCE, "docs/json.md")) as f:
+        text = f.read()
+    part = next(p for p in text.split("\n## ")[1:]
+                if section in [h.removeprefix("lkv ") for h in p.splitlines()[0].split(", ")])
+    keys = {"": set()}
+    for cell in re.findall(r"^\| ([a-z0-9_., ]+) \|", part, re.M):
+        for key in cell.split(", "):
+            outer, _, inner = key.rpartition(".")
+            keys.setdefault(outer, set()).add(inner)
+    keys[""].discard("key")
+    return keys
+
+
+# ---- help and usage
+
+def test_help():
+    for command in COMMANDS:
+        text = run(*command, "--help").stdout
+        assert "Usage:" in text, f"{command}: no usage in {text!r}"
+        if command != ["bench"]:
+            assert "--json" in text, f"{command}: --help does not name --json"
+    assert "replay" in run("--help").stdout
+
+
+def test_bad_arguments():
+    bad = [[], ["nonsense"], ["bench"], ["bench", "nonsense"], ["info", "extra"],
+           ["info", "--context", "many"], ["info", "--context", "0"], ["info", "--nonsense"],
+           ["make-trace"], ["make-trace", "--kind", "poem"],
+           ["make-trace", "--kind", "chat", "--json", "-"],
+           ["replay", "--format", "int7"], ["replay", "--blocks", "-1"],
+           ["replay", "--blocks", "5", "--infinite"], ["replay", "--memory", "lots"],
+           ["replay", "--infinite", "--attend", "0.5"], ["replay", "--attend", "2"],
+           ["replay", "--check-every", "0"], ["ppl"], ["ppl", "--model", "x"],
+           ["bench", "decode", "--device", "abacus"], ["bench", "decode", "--heads", "0"],
+           ["bench", "decode", "--heads", "16,,8"], ["bench", "append", "--isa", "mmx"],
+           ["bench", "blocks", "--repeats", "0"], ["bench", "frag", "--cycles", "x"]]
+    for args in bad:
+        said = run(*args, code=2).stderr
+        assert len(said.split()) > 3, f"{args}: no sentence on stderr: {said!r}"
+
+
+def test_failures():
+    with tempfile.TemporaryDirectory() as folder:
+        for name, text, part in [
+                ("empty", "", "no requests"),
+                ("kind", '{"a": 1}\n', "not a known trace"),
+                ("json", '{"timestamp": 0,\n', "line 1"),
+                ("ids", '{"timestamp": 0, "input_length": 513, "output_length": 1, '
+                        '"hash_ids": [1]}\n', "need 2"),
+                ("length", '{"timestamp": 0, "input_length": -3, "output_length": 1, '
+                           '"hash_ids": []}\n', "input_length"),
+                ("csv", "TIMESTAMP,ContextTokens,GeneratedTokens\nnow,1,1\n", "timestamp")]:
+            said = run("replay", "--trace", write(folder, name, text), code=1).stderr
+            assert part in said, f"{name}: {said!r} does not say {part!r}"
+    assert "No such file" in run("replay", "--trace", "/nowhere", code=1).stderr
+    assert "LKV_E_NOT_FOUND" in run("replay", "--preset", "gpt-2", code=1).stderr
+    assert "LKV_E_UNSUPPORTED" in run("replay", "--preset", "deepseek-v3.2", code=1).stderr
+    assert "48" in run("replay", "--block-tokens", "48", code=1).stderr
+
+
+# ---- JSON
+
+def check_keys(section, found, outer=""):
+    expect(set(found), documented(section)[outer], f"keys of {section} {outer}")
+
+
+def test_json_info():
+    found = run_json("info", "--context", "65536", "--sequences", "16", "--layers", "60")
+    check_keys("info", found)
+    rows = {(r["layout"], r["format"]): r for r in found["memory"]["rows"]}
+    expect(rows["mha", "bf16"]["bytes_per_token_layer"], 65536.0, "MHA bytes")
+    expect(rows["gqa-8", "bf16"]["bytes_per_token_layer"], 4096.0, "GQA-8 bytes")
+    for name, gib in [("bf16", 67.5), ("int8", 38.4), ("fp8", 38.4), ("nvfp4", 25.3)]:
+        expect(round(rows["mla", name]["gib"], 1), gib, f"MLA {name} GiB")
+        expect(rows["mla", name]["fits_80gb"], True, f"MLA {name} fits")
+    records = {(r["preset"], r["format"]): r["record_bytes"] for r in found["rows"]}
+    for name, v3, small in [("bf16", 1152, 576), ("fp8", 656, 336), ("int8", 656, 336),
+                            ("nvfp4", 432, 224)]:
+        expect(records["v3", name], v3, f"v3 {name} record")
+        expect(records["minicpm3", name], small, f"minicpm3 {name} record")
+
+
+def test_json_make_trace():
+    with tempfile.TemporaryDirectory() as folder:
+        for kind in ["chat", "agent"]:
+            a, b = os.path.join(folder, kind + "a"), os.path.join(folder, kind + "b")
+            args = ["make-trace", "--kind", kind, "--seed", "7", "--requests", "60"]
+            found = run_json(*args, "--out", a)
+            run(*args, "--out", b)
+            check_keys("make-trace", found)
+            with open(a) as f, open(b) as g:
+                text = f.read()
+                expect(text, g.read(), f"{kind}: two files of one seed")
+            lines = [json.loads(line) for line in text.splitlines()]
+            expect(len(lines), 60, f"{kind}: requests")
+            expect(found["prompt_tokens"], sum(x["input_length"] for x in lines), "prompt_tokens")
+            expect(found["unique_blocks"], len({i for x in lines for i in x["hash_ids"]}), "ids")
+            times = [x["timestamp"] for x in lines]
+            expect(times, sorted(times), f"{kind}: order")
+            for x in lines:
+                expect(len(x["hash_ids"]), (x["input_length"] + 511) // 512, f"{kind}: ids")
+
+
+def test_json_replay():
+    found = run_json("replay", "--limit", "8", "--attend", "0.2")
+    check_keys("replay", found)
+    check_keys("replay", found["attend"], "attend")
+    expect(found["attend"]["failures"], 0, "attend failures")
+    assert found["attend"]["rows"] > 0, "no row was compared"
+    expect(found["check_failures"], 0, "check failures")
+    expect(set(found["step_us"]), {"p50", "p99"}, "step_us")
+    expect(run_json("replay", "--limit", "4")["attend"], None, "attend without --attend")
+
+
+def test_json_bench():
+    small = ["--repeats", "2", "--seconds", "0.1", "--format", "int8", "--batch", "2"]
+    for name, args in [("append", small),
+                       ("decode", small + ["--heads", "4", "--context", "100"])]:
+        found = run_json("bench", name, *args)
+        expect(set(found), {"device", "name", "rows"}, f"bench {name}")
+        check_keys("bench " + name, found["rows"][0])
+        assert found["rows"][0]["us"] > 0, f"bench {name}: no time"
+    check_keys("bench frag", run_json("bench", "frag", "--cycles", "600"))
+
+
+# ---- replay against counts computed here
+
+def random_prompts(seed, block, partial):
+    """Conversations that branch: lists of chained ids and a length."""
+    rng = random.Random(seed)
+    prompts, fresh = [], 0
+    for _ in range(60):
+        base = list(rng.choice(prompts)[0]) if prompts and rng.random() < 0.7 else []
+        ids = base[:rng.randint(0, len(base))]
+        for _ in range(rng.randint(1, 6)):
+            fresh += 1
+            ids.append(fresh)
+        length = len(ids) * block - (rng.randint(0, block - 1) if partial else 0)
+        if not partial:
+            length += rng.randint(0, block - 1)
+        prompts.append((ids, length))
+    return prompts
+
+
+def count_hits(prompts, trace_block, block):
+    """Whole-block hits of a cache that never evicts: a block's identity is the chain of (id, part)."""
+    cached, hits = set(), 0
+    for number, (space, ids, length) in enumerate(prompts):
+        chain, blocks = (space,), []
+        for start in range(0, length - length % block, block):
+            name = []
+            for at in range(start, start + block, 16):
+                known = at // trace_block < len(ids)
+                name.append((ids[at // trace_block], at % trace_block) if known
+                            else ("private", number, at))
+            chain = hash((chain, tuple(name)))
+            blocks.append(chain)
+        usable = (length - 1) // block
+        for i, b in enumerate(blocks):
+            if b not in cached or i >= usable:
+                break
+            hits += block
+        cached.update(blocks)
+    return hits
+
+
+def check_infinite(path, prompts, trace_block, seed):
+    for block in [16, 64, 128]:
+        if trace_block % block and trace_block == 512:
+            continue
+        found = run_json("replay", "--infinite", "--trace", path, "--block-tokens", str(block),
+                         "--check-every", "7")
+        expect(found["hit_tokens"] - found["partial_hit_tokens"],
+               count_hits(prompts, trace_block, block), f"seed {seed}, block {block}: whole hits")
+        expect(found["prompt_tokens"], sum(p[2] for p in prompts), "prompt tokens")
+        expect(found["check_failures"], 0, "check failures")
+        expect(found["evicted"], 0, "evicted")
+
+
+def test_infinite_mooncake():
+    for seed in [1, 2]:
+        prompts = random_prompts(seed, 512, True)
+        text = "".join(json.dumps({"timestamp": 100 * i, "input_length": n, "output_length": 3,
+                                   "hash_ids": ids}) + "\n" for i, (ids, n) in enumerate(prompts))
+        with tempfile.TemporaryDirectory() as folder:
+            path = write(folder, "trace.jsonl.gz", text)
+            check_infinite(path, [(0, ids, n) for ids, n in prompts], 512, seed)
+
+
+def as_runs(ids):
+    runs = []
+    for i in ids:
+        if runs and sum(runs[-1]) == i:
+            runs[-1][1] += 1
+        else:
+            runs.append([i, 1])
+    return runs
+
+
+def test_infinite_claude():
+    lines, prompts = [], []
+    for space in range(3):  # the same ids in each session must not be one prefix
+        for i, (ids, n) in enumerate(random_prompts(5, 64, False)):
+            lines.append(json.dumps({"session": f"s{space}", "agent": "main", "t": i,
+                                     "input_length": n, "output_length": 2,
+                                     "hash_runs": as_runs(ids)}))
+            prompts.append((space, ids, n))
+    with tempfile.TemporaryDirectory() as folder:
+        check_infinite(write(folder, "trace.jsonl", "\n".join(lines) + "\n"), prompts, 64, 5)
+
+
+def test_infinite_azure():
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(folder, "trace.csv", "TIMESTAMP,ContextTokens,GeneratedTokens\n"
+                     "2023-11-16 18:17:03.9799600,480,10\n2023-11-16 18:17:04.0319600,480,8\n")
+        found = run_json("replay", "--trace", path)
+        expect((found["hit_tokens"], found["prompt_tokens"], found["output_tokens"]), (0, 960, 18),
+               "private prompts: hits, prompt and output tokens")
+
+
+# ---- replay with a small pool
+
+def test_deterministic():
+    args = ["replay", "--limit", "40", "--blocks", "160", "--attend", "0.05", "--seed", "3"]
+    a, b = run_json(*args), run_json(*args)
+    for key in TIMES:
+        a.pop(key), b.pop(key)
+    expect(a, b, "two runs")
+
+
+def test_small_pools():
+    whole = run_json("replay", "--limit", "60")
+    for blocks, headroom in [(150, 0), (200, 0.3), (60, 0)]:
+        found = run_json("replay", "--limit", "60", "--blocks", str(blocks), "--headroom",
+                         str(headroom), "--check-every", "1")
+        expect(found["check_failures"], 0, f"{blocks} blocks: check failures")
+        expect(found["blocks_base"], int(blocks / (1 + headroom)), "base")
+        expect(found["requests"] + found["never_fits"], 60, "requests")
+        assert found["blocks_peak"] <= found["blocks_base"], f"{found['blocks_peak']} in use"
+        assert found["hit_tokens"] <= whole["hit_tokens"], "a small pool hits more"
+        if not found["never_fits"]:
+            expect(found["output_tokens"], whole["output_tokens"], "output tokens")
+
+
+def test_attend_formats():
+    for name in ["bf16", "fp8", "int8", "nvfp4"]:
+        found = run_json("replay", "--limit", "30", "--blocks", "150", "--attend", "0.03",
+                         "--format", name)
+        expect(found["attend"]["failures"], 0, f"{name}: failures")
+        assert found["attend"]["rows"] > 0, f"{name}: no row was compared"
+        assert found["attend"]["max_rel_l2"] <= 1e-5, f"{name}: {found['attend']}"
+
+
+def test_report():
+    with tempfile.TemporaryDirectory() as folder:
+        path = os.path.join(folder, "report.html")
+        run("replay", "--limit", "20", "--report", path)
+        with open(path) as f:
+            text = f.read()
+        expect(text.count("</svg>"), 4, "plots")
+        assert "http" not in re.sub(r'xmlns(:\w+)?="[^"]*"', "", text), "the report loads something"
+
+
+def main():
+    tests = {k: v for k, v in globals().items() if k.startswith("test_")}
+    failed = 0
+    for name in sys.argv[3:] or tests:
+        try:
+            tests[name]()
+            print("ok    ", name, flush=True)
+        except (AssertionError, subprocess.TimeoutExpired, ValueError, KeyError) as e:
+            failed += 1
+            print("FAILED", name, "-", e, flush=True)
+    return 1 if failed else 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
