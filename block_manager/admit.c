@@ -110,7 +110,8 @@ static void execute(struct lkvi_manager *m, struct lkvi_seq *s, const lkv_prompt
 {
     uint64_t hits = plan->hits.blocks;
     take_hits(m, s, plan);
-    lkvi_take_blocks(m, (uint32_t *)s->table + hits, plan->want - hits, LKVI_IN_USE);
+    if (plan->want > hits) /* an empty prompt has no table yet */
+        lkvi_take_blocks(m, (uint32_t *)s->table + hits, plan->want - hits, LKVI_IN_USE);
     fill_rest(m, s, prompt, hits);
     if (plan->hits.partial)
         lkvi_copies_add(m, plan->hits.partial, (uint32_t)s->table[hits]);
