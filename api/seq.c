@@ -9,6 +9,9 @@
 enum { MAX_KEYS = 4096, MAX_KEY_BYTES = 65535, MAX_TAG = 255, MAX_PRIORITY = 100 };
 #define MAX_TOKENS ((uint64_t)INT32_MAX) /* lengths are int32 in the tables of attend */
 
+/* For calls of no tokens: the manager computes addresses into the array. */
+static const int32_t no_tokens[1];
+
 static lkv_status key_check(const lkv_key *key, uint32_t i)
 {
     if (key->tag < LKV_KEY_ADAPTER || key->tag > MAX_TAG ||
@@ -38,6 +41,8 @@ static lkv_status prompt_admit(lkv_prompt *prompt, const lkv_prompt *given)
     LKV_TRY(lkvi_admit(prompt, sizeof *prompt, given, "lkv_prompt"));
     LKV_TRY(count_check(prompt->num_tokens, "num_tokens"));
     LKV_TRY(lkvi_array_check(prompt->tokens, prompt->num_tokens, sizeof(int32_t), "tokens"));
+    if (!prompt->num_tokens)
+        prompt->tokens = no_tokens;
     LKV_TRY(lkvi_flags_check(prompt->flags, flags, "prompt flags"));
     if (prompt->num_keys > MAX_KEYS)
         return lkvi_fail(LKV_E_INVALID, "num_keys is %u; need at most %d", prompt->num_keys,
@@ -117,7 +122,7 @@ lkv_status lkv_seq_append(lkv_pool *pool, lkv_seq seq, const int32_t *tokens, ui
     LKV_TRY(lkvi_array_check(tokens, n, sizeof *tokens, "tokens"));
     LKV_TRY(result_check(given_result));
     lkv_admission result = {.size = sizeof result};
-    lkv_status status = lkvi_seq_append(manager, seq, tokens, n, &result);
+    lkv_status status = lkvi_seq_append(manager, seq, n ? tokens : no_tokens, n, &result);
     return result_give(status, given_result, &result);
 }
 

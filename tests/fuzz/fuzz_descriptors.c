@@ -1,0 +1,369 @@
+/* In: bytes, read as changes to valid descriptors. Out: a crash if any function that takes one
+ * crashes, gives an unknown status, or fails without a sentence. Pointers become NULL, misaligned
+ * or stay; a tensor that would reach past its memory loses it, because no library can see that lie.
+ */
+#include <stddef.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include "latentkv/latentkv.h"
+
+enum { L = 32, R = 16, H = 2, N = 8, V = 8, T = 4, BLOCK = 16, ARENA = 1 << 18, MAX_BLOCKS = 2000 };
+
+struct input {
+    const uint8_t *at, *end;
+};
+
+static struct {
+    lkv_context *ctx;
+    lkv_pool *pool;
+    lkv_weights *weights;
+    lkv_rope *rope;
+    lkv_plan *plan;
+    void *workspace;
+    size_t workspace_bytes;
+    char *arena; /* ARENA bytes, 256-byte aligned: what every pointer points to */
+} world;
+
+static uint64_t take(struct input *in, unsigned bytes)
+{
+    uint64_t value = 0;
+    for (unsigned i = 0; i < bytes && in->at < in->end; i++)
+        value |= (uint64_t)*in->at++ << (8 * i);
+    return value;
+}
+
+/* Up to seven changes of 1 to 8 bytes anywhere in the struct. */
+static void mutate(struct input *in, void *s, size_t size)
+{
+    for (unsigned n = (unsigned)take(in, 1) % 8; n > 0; n--) {
+        unsigned bytes = 1u << take(in, 1) % 4;
+        size_t at = take(in, 1) % (size / bytes) * bytes;
+        uint64_t value = take(in, 1) % 4 == 3 ? UINT64_MAX : take(in, bytes);
+        memcpy((char *)s + at, &value, bytes);
+    }
+}
+
+static void *pointer(struct input *in, void *valid)
+{
+    switch (take(in, 1) % 8) {
+    case 6:
+        return NULL;
+    case 7:
+        return (char *)valid + 1;
+    default:
+        return valid;
+    }
+}
+
+static int fits_arena(const lkv_tensor *t)
+{
+    __int128 bytes = 8;
+    for (unsigned i = 0; i < 4; i++) {
+        if (t->shape[i] < 0 || t->stride[i] < 0)
+            return 0;
+        bytes += (__int128)t->shape[i] * t->stride[i] * 8;
+    }
+    return bytes < ARENA;
+}
+
+static lkv_tensor *tensor(struct input *in, lkv_tensor *t, uint32_t ndim, const int64_t shape[4])
+{
+    int64_t stride = 1;
+    *t = (lkv_tensor){.dtype = 1 + (uint32_t)take(in, 1) % 3, .ndim = ndim};
+    for (uint32_t i = ndim; i-- > 0; stride *= shape[i]) {
+        t->shape[i] = shape[i];
+        t->stride[i] = stride;
+    }
+    mutate(in, t, sizeof *t);
+    t->data = fits_arena(t) ? pointer(in, world.arena) : NULL;
+    return pointer(in, t);
+}
+#define TENSOR(t, ndim, ...) tensor(in, t, ndim, (const int64_t[4]){__VA_ARGS__})
+
+static int known(lkv_status status)
+{
+    if (strcmp(lkv_status_name(status), "unknown status") == 0 || status == LKV_E_INTERNAL)
+        abort();
+    if (status != LKV_OK && strlen(lkv_last_error()) < 10)
+        abort();
+    return status == LKV_OK;
+}
+
+static void fuzz_context(struct input *in)
+{
+    lkv_context_desc d = {.size = sizeof d, .device = LKV_DEVICE_CPU, .num_threads = 1};
+    lkv_context *ctx;
+    mutate(in, &d, sizeof d);
+    d.log = NULL;
+    if (d.num_threads > 8 && d.num_threads <= 256) /* right, but slow */
+        d.num_threads = 8;
+    if (!d.num_threads)
+        d.num_threads = 1;
+    if (known(lkv_context_create(pointer(in, &d), &ctx)))
+        lkv_context_release(ctx);
+}
+
+static void pool_desc(struct input *in, lkv_pool_desc *d)
+{
+    *d = (lkv_pool_desc){.size = sizeof *d,
+                         .format = 1 + (uint32_t)take(in, 1) % 4,
+                         .tokens_per_block = BLOCK,
+                         .latent_dim = L,
+                         .rope_dim = R,
+                         .num_layers = 2,
+                         .num_blocks = 20,
+                         .fallback_headroom = 0.3};
+    mutate(in, d, sizeof *d);
+    d->memory = take(in, 1) % 4 ? NULL : pointer(in, world.arena);
+    if (d->memory)
+        d->memory_bytes = take(in, 1) % 2 ? ARENA / 2 : take(in, 2);
+    d->layer_memory = NULL;
+    d->fixed_outer = take(in, 1) % 4 ? NULL : pointer(in, world.arena);
+    d->planes = take(in, 1) % 4 ? NULL : pointer(in, world.arena + 4096);
+    d->model_fingerprint = take(in, 1) % 2 ? NULL : (void *)world.arena;
+}
+
+static void fuzz_pool(struct input *in)
+{
+    lkv_pool_desc d;
+    lkv_block_info info = {.size = sizeof info};
+    lkv_pool *pool;
+    pool_desc(in, &d);
+    mutate(in, world.arena + 4096, 8 * sizeof(lkv_plane_desc));
+    known(lkv_block_query(pointer(in, &d), &info));
+    d.num_blocks =
+        d.num_blocks > MAX_BLOCKS && d.num_blocks < (1u << 31) ? MAX_BLOCKS : d.num_blocks;
+    if (d.num_layers <= 4096 && d.num_layers > 64)
+        d.num_layers = 64;
+    d.num_planes = d.num_planes <= 8 ? d.num_planes % 3 : d.num_planes;
+    if (known(lkv_pool_create(world.ctx, pointer(in, &d), &pool))) {
+        known(lkv_pool_check(pool));
+        lkv_pool_release(pool);
+    }
+}
+
+static void model_desc(struct input *in, lkv_model_desc *m)
+{
+    *m = (lkv_model_desc){.size = sizeof *m,
+                          .num_layers = 1,
+                          .num_heads = H,
+                          .latent_dim = L,
+                          .rope_dim = R,
+                          .nope_dim = N,
+                          .v_dim = V,
+                          .rope_style = LKV_ROPE_HALF,
+                          .rope_theta = 1e4};
+    mutate(in, m, sizeof *m);
+    m->rope_factors = NULL;
+}
+
+static void fuzz_weights(struct input *in)
+{
+    lkv_model_desc m;
+    lkv_tensor w, s;
+    lkv_weights *weights;
+    lkv_rope *rope;
+    model_desc(in, &m);
+    if (m.num_heads > 4 && m.num_heads <= 256)
+        m.num_heads = 4;
+    int64_t rows = (int64_t)m.num_heads * (m.nope_dim + (int64_t)m.v_dim);
+    lkv_weights_desc d = {.size = sizeof d};
+    mutate(in, &d, sizeof d);
+    d.kv_b_proj = TENSOR(&w, 2, rows, m.latent_dim);
+    d.scales =
+        take(in, 1) % 2 ? NULL : TENSOR(&s, 2, (rows + 127) / 128, (m.latent_dim + 127) / 128);
+    if (known(lkv_weights_create(world.ctx, pointer(in, &m), pointer(in, &d), &weights)))
+        lkv_weights_release(weights);
+    uint64_t positions = take(in, 1) % 8 ? take(in, 1) : UINT64_MAX;
+    if (known(lkv_rope_create(world.ctx, pointer(in, &m), positions, &rope)))
+        lkv_rope_release(rope);
+}
+
+static void fuzz_rows(struct input *in)
+{
+    lkv_tensor a, b;
+    int64_t *slots = (int64_t *)(world.arena + ARENA / 2);
+    for (int i = 0; i < T; i++)
+        slots[i] = (int64_t)take(in, 2) - 50;
+    lkv_append_args append = {.size = sizeof append};
+    mutate(in, &append, sizeof append);
+    append.latent = TENSOR(&a, 2, T, L);
+    append.rope = TENSOR(&b, 2, T, R);
+    append.slots = a.shape[0] <= T ? pointer(in, slots) : NULL;
+    append.norm_weight = take(in, 1) % 2 ? NULL : pointer(in, world.arena);
+    append.rope_table = take(in, 1) % 2 ? NULL : world.rope;
+    append.positions = a.shape[0] <= T ? pointer(in, slots) : NULL;
+    known(lkv_append(world.pool, pointer(in, &append), NULL));
+    lkv_gather_args gather = {.size = sizeof gather};
+    mutate(in, &gather, sizeof gather);
+    gather.latent = TENSOR(&a, 2, T, L);
+    gather.rope = TENSOR(&b, 2, T, R);
+    gather.slots = a.shape[0] <= T && b.shape[0] <= T ? pointer(in, slots) : NULL;
+    known(lkv_gather(world.pool, pointer(in, &gather), NULL));
+    known(lkv_rope_apply(world.rope, TENSOR(&a, 2, T, R), &a, pointer(in, slots), NULL));
+    known(lkv_rotate(world.ctx, TENSOR(&a, 2, T, L), &a, NULL));
+}
+
+static void fuzz_plan(struct input *in)
+{
+    lkv_plan *plan;
+    size_t bytes;
+    lkv_plan_desc d = {.size = sizeof d,
+                       .num_heads = H,
+                       .max_seqs = 4,
+                       .max_tokens = 16,
+                       .max_q_len = 4,
+                       .max_seq_len = 64,
+                       .q_dtype = 1 + (uint32_t)take(in, 1) % 3,
+                       .out_dtype = 1 + (uint32_t)take(in, 1) % 3};
+    mutate(in, &d, sizeof d);
+    d.pool = take(in, 1) % 16 ? world.pool : NULL;
+    if (known(lkv_plan_create(world.ctx, pointer(in, &d), &plan))) {
+        known(lkv_plan_workspace(plan, &bytes));
+        lkv_plan_release(plan);
+    }
+}
+
+/* The arrays themselves are arbitrary too: 64 int32 of the input each. */
+static void fuzz_attend(struct input *in)
+{
+    lkv_tensor q, q_rope, out, lse, entropy, bias;
+    int32_t *arrays = (int32_t *)(world.arena + ARENA / 2);
+    lkv_batch b = {.size = sizeof b, .num_seqs = 2, .max_blocks_per_seq = 4, .num_tokens = T};
+    memset(arrays, 0, 4096);
+    arrays[65] = T / 2;
+    arrays[66] = T;
+    for (int i = 0; i < 8; i++) {
+        arrays[i] = (int32_t)take(in, 1);            /* table */
+        arrays[128 + i] = (int32_t)take(in, 1) % 70; /* lengths */
+    }
+    mutate(in, arrays, 256 * sizeof *arrays);
+    mutate(in, &b, sizeof b);
+    b.block_table_stride %= 64;
+    b.block_table = pointer(in, arrays);
+    b.q_indptr = pointer(in, arrays + 64);
+    b.seq_lens = pointer(in, arrays + 128);
+    known(
+        lkv_plan_update(world.plan, pointer(in, &b), world.workspace, world.workspace_bytes, NULL));
+    lkv_attend_args a = {.size = sizeof a, .scale = 0.1};
+    mutate(in, &a, sizeof a);
+    int64_t t = (int64_t)(b.num_tokens % 64), n = b.num_seqs % 64;
+    a.q = TENSOR(&q, 3, t, H, L);
+    a.q_rope = TENSOR(&q_rope, 3, t, H, R);
+    a.out = TENSOR(&out, 3, t, H, L);
+    a.lse = TENSOR(&lse, 2, t, H);
+    a.entropy = TENSOR(&entropy, 2, t, H);
+    a.bias = take(in, 1) % 2 ? NULL : TENSOR(&bias, 2, n, 64);
+    a.weights = take(in, 1) % 2 ? NULL : world.weights;
+    a.workspace = pointer(in, world.workspace);
+    a.workspace_bytes = world.workspace_bytes;
+    known(lkv_attend(world.plan, world.pool, &b, pointer(in, &a), NULL));
+}
+
+static void fuzz_merge(struct input *in)
+{
+    lkv_tensor outs, lses, entropies, out, lse, entropy;
+    lkv_merge_args a = {.size = sizeof a};
+    mutate(in, &a, sizeof a);
+    a.outs = TENSOR(&outs, 4, 2, T, H, L);
+    a.lses = TENSOR(&lses, 3, 2, T, H);
+    a.entropies = TENSOR(&entropies, 3, 2, T, H);
+    a.out = TENSOR(&out, 3, T, H, L);
+    a.lse = TENSOR(&lse, 2, T, H);
+    a.entropy = TENSOR(&entropy, 2, T, H);
+    known(lkv_merge(world.ctx, pointer(in, &a), NULL));
+}
+
+static void fuzz_sequences(struct input *in)
+{
+    int32_t *tokens = (int32_t *)world.arena;
+    lkv_prompt p = {.size = sizeof p, .num_tokens = take(in, 1)};
+    lkv_match match = {.size = sizeof match};
+    lkv_admit_args args = {.size = sizeof args};
+    lkv_key keys[2] = {{"salt", 0, UINT64_MAX, LKV_KEY_SALT, 4}, {"img", 3, 20, 3, 3}};
+    lkv_seq seq = 0;
+    mutate(in, &p, sizeof p);
+    mutate(in, &args, sizeof args);
+    p.tokens = p.num_tokens < ARENA / 8 ? pointer(in, tokens) : NULL;
+    p.keys = p.num_keys <= 2 ? pointer(in, keys) : NULL;
+    if (known(lkv_seq_match(world.pool, &p, &match)))
+        args.match = take(in, 1) % 2 ? NULL : &match;
+    else
+        args.match = NULL;
+    mutate(in, &match, sizeof match);
+    known(lkv_seq_admit(world.pool, pointer(in, &p), pointer(in, &args), NULL, &seq));
+    uint32_t num_new[1] = {(uint32_t)take(in, 1)};
+    lkv_step s = {.size = sizeof s, .num_seqs = 1, .slots_capacity = 256, .table_width = 32};
+    mutate(in, &s, sizeof s);
+    s.seqs = &seq;
+    s.num_seqs = s.num_seqs > 1 ? UINT32_MAX : s.num_seqs;
+    s.num_new = pointer(in, num_new);
+    s.num_rows = NULL;
+    s.row_begin = NULL;
+    s.tokens = take(in, 1) % 4 ? tokens : NULL;
+    s.block_table = s.table_width <= 64 ? pointer(in, world.arena + 65536) : NULL;
+    s.seq_lens = pointer(in, world.arena + 66560);
+    s.q_indptr = pointer(in, world.arena + 67584);
+    s.slots = s.slots_capacity <= 256 ? pointer(in, world.arena + 69632) : NULL;
+    s.positions = s.slots_capacity <= 256 ? pointer(in, world.arena + 73728) : NULL;
+    known(lkv_pool_step(world.pool, pointer(in, &s), NULL));
+    known(lkv_pool_apply_copies(world.pool, 0, NULL));
+    if (seq)
+        known(lkv_seq_free(world.pool, seq, 0));
+    known(lkv_pool_check(world.pool));
+}
+
+static void open_world(void)
+{
+    lkv_context_desc c = {.size = sizeof c, .device = LKV_DEVICE_CPU, .num_threads = 1};
+    lkv_model_desc m;
+    lkv_tensor w;
+    struct input none = {NULL, NULL}, *in = &none;
+    lkv_pool_desc p = {.size = sizeof p,
+                       .format = LKV_FORMAT_INT8,
+                       .tokens_per_block = BLOCK,
+                       .latent_dim = L,
+                       .rope_dim = R,
+                       .rope_style = LKV_ROPE_HALF,
+                       .num_layers = 2,
+                       .num_blocks = 20};
+    model_desc(in, &m);
+    world.arena = aligned_alloc(256, ARENA);
+    memset(world.arena, 0, ARENA);
+    lkv_weights_desc d = {.size = sizeof d, .kv_b_proj = TENSOR(&w, 2, H * (N + V), L)};
+    if (!known(lkv_context_create(&c, &world.ctx)) ||
+        !known(lkv_pool_create(world.ctx, &p, &world.pool)) ||
+        !known(lkv_weights_create(world.ctx, &m, &d, &world.weights)) ||
+        !known(lkv_rope_create(world.ctx, &m, 64, &world.rope)))
+        abort();
+    lkv_plan_desc plan = {.size = sizeof plan,
+                          .pool = world.pool,
+                          .num_heads = H,
+                          .max_seqs = 4,
+                          .max_tokens = 16,
+                          .max_q_len = 8,
+                          .max_seq_len = 64,
+                          .q_dtype = LKV_DTYPE_F32,
+                          .out_dtype = LKV_DTYPE_F32};
+    if (!known(lkv_plan_create(world.ctx, &plan, &world.plan)) ||
+        !known(lkv_plan_workspace(world.plan, &world.workspace_bytes)))
+        abort();
+    world.workspace = aligned_alloc(256, (world.workspace_bytes | 255) + 1);
+}
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
+
+int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
+{
+    static void (*const targets[])(struct input *) = {fuzz_context, fuzz_pool,     fuzz_weights,
+                                                      fuzz_rows,    fuzz_plan,     fuzz_attend,
+                                                      fuzz_merge,   fuzz_sequences};
+    struct input in = {data, data + size};
+    if (!world.ctx)
+        open_world();
+    for (int calls = 0; calls < 20 && in.at < in.end; calls++)
+        targets[take(&in, 1) % (sizeof targets / sizeof targets[0])](&in);
+    return 0;
+}
