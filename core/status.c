@@ -75,7 +75,8 @@ static lkv_status check_head(const void *given, const char *what, size_t *bytes)
         return lkvi_fail(LKV_E_INVALID, "%s is at %p; need alignment %zu", what, given,
                          sizeof(size_t));
     memcpy(bytes, given, sizeof *bytes);
-    if (*bytes < sizeof *bytes || *bytes > STRUCT_BYTES_MAX)
+    /* a multiple of 8, as every sizeof here: a size that ends inside a pointer is not one */
+    if (*bytes < sizeof *bytes || *bytes > STRUCT_BYTES_MAX || *bytes % sizeof *bytes)
         return lkvi_fail(LKV_E_INVALID, "%s.size is %zu; need sizeof(%s)", what, *bytes, what);
     return LKV_OK;
 }

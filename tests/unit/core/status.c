@@ -86,7 +86,7 @@ Test(status, impossible_heads_are_refused)
 {
     char memory[64] __attribute__((aligned(16))) = {0};
     struct first known;
-    const size_t sizes[] = {0, 1, 7, 4097, SIZE_MAX, (size_t)1 << 40};
+    const size_t sizes[] = {0, 1, 7, 9, 12, 20, 4097, SIZE_MAX, (size_t)1 << 40};
     cr_assert_eq(lkvi_admit(&known, sizeof known, NULL, "x"), LKV_E_INVALID);
     cr_assert_eq(lkvi_admit(&known, sizeof known, memory + 1, "x"), LKV_E_INVALID);
     cr_assert_eq(lkvi_admit_out(memory + 4, "x"), LKV_E_INVALID);
