@@ -11,8 +11,8 @@
 #include "tools/common/rng.h"
 #include "tools/replay/oracle.h"
 
-enum { TABLE_ROWS = 256, NUM_TABLES = 3, ROWS_A_SEQ = 4, COMPARED_A_STEP = 2 };
-enum { ORACLE_KEY_HEADS = 16384 }; /* keys times heads that one comparison may cost */
+enum { TABLE_ROWS = 256, NUM_TABLES = 3, ROWS_A_SEQ = 4, COMPARED_A_STEP = 1 };
+enum { ORACLE_KEY_HEADS = 8192 }; /* keys times heads that one comparison may cost */
 
 struct attender {
     struct replay *r;
