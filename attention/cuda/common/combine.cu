@@ -43,21 +43,9 @@ struct row_parts { /* the ranges that hold a sequence */
 
 __device__ row_parts find_parts(const combine_args &a, int token, int head)
 {
-    row_parts p = {0, 0, a.split.token_seq[token], 0, 0};
-    if (p.seq < 0)
-        return p;
-    int first_row = a.batch.q_indptr ? a.batch.q_indptr[p.seq] : p.seq;
-    uint32_t row = (uint32_t)(token - first_row) * a.num_heads + head;
-    p.row_tile = row / a.shape.rows;
-    p.row = row % a.shape.rows;
-    int begin = a.split.tile_start[p.seq], end = a.split.tile_start[p.seq + 1];
-    if (begin == end)
-        return p;
-    int ranges = *a.split.num_ranges;
-    p.first = a.split.seq_range[p.seq];
-    int last = lkvi_split_find(a.split.range_tile, ranges, end - 1);
-    p.count = last - p.first + 1;
-    return p;
+    lkvi_split_token t = a.split.tokens[token];
+    uint32_t row = (uint32_t)(token - t.first_row) * a.num_heads + head;
+    return {t.range, t.num_parts, t.seq, row % a.shape.rows, row / a.shape.rows};
 }
 
 __device__ int64_t part_at(const combine_args &a, const row_parts &p, int i)
@@ -69,9 +57,8 @@ __device__ int64_t part_at(const combine_args &a, const row_parts &p, int i)
 /* Nobody wrote a partial for a range without tiles of this sequence. */
 __device__ bool part_empty(const combine_args &a, const row_parts &p, int i)
 {
-    int low = max(a.split.range_tile[p.first + i], a.split.tile_start[p.seq]);
-    int high = min(a.split.range_tile[p.first + i + 1], a.split.tile_start[p.seq + 1]);
-    return low >= high;
+    lkvi_split_range r = a.split.ranges[p.first + i];
+    return r.tile >= r.tile_end;
 }
 
 __device__ float block_max(float x, float *shared)

@@ -39,6 +39,60 @@ __device__ int query_rows(const lkvi_batch_view &batch, int seq, int *first)
     return batch.q_indptr ? batch.q_indptr[seq + 1] - *first : 1;
 }
 
+__device__ lkvi_split_range range_at(const lkvi_split &split, const lkvi_split_shape &shape, int n,
+                                     int ranges, int2 total, int r)
+{
+    if (r >= ranges)
+        return {total.x, total.x, n, 0};
+    int cost = shape.chunk_tiles ? r : lkvi_split_point(total.y, ranges, r);
+    int seq = lkvi_split_find(split.cost_start, n, cost);
+    int tile =
+        lkvi_split_tile(cost, split.cost_start[seq], split.tile_start[seq], shape.chunk_tiles);
+    return {tile, 0, seq, 0};
+}
+
+/* Every range, the unused ones empty, so that a kernel need not know how many there are. */
+__device__ void place_ranges(const lkvi_split &split, const lkvi_split_shape &shape, int n,
+                             int ranges, int2 total)
+{
+    for (int r = threadIdx.x; r < (int)shape.num_ranges; r += kThreads) {
+        lkvi_split_range here = range_at(split, shape, n, ranges, total, r);
+        here.tile_end = range_at(split, shape, n, ranges, total, r + 1).tile;
+        while (here.tile < here.tile_end && split.tile_start[here.seq + 1] <= here.tile)
+            here.seq++;
+        split.ranges[r] = here;
+    }
+}
+
+__device__ int range_of(const lkvi_split &split, int ranges, int tile)
+{
+    int low = 0, high = ranges;
+    while (high - low > 1) {
+        int mid = low + (high - low) / 2;
+        if (split.ranges[mid].tile <= tile)
+            low = mid;
+        else
+            high = mid;
+    }
+    return low;
+}
+
+__device__ void place_tokens(const lkvi_split &split, const lkvi_split_shape &shape, int n,
+                             int ranges)
+{
+    for (int seq = threadIdx.x; seq < n; seq += kThreads) {
+        lkvi_split_seq s = split.seqs[seq];
+        int begin = split.tile_start[seq], end = split.tile_start[seq + 1], first = 0, parts = 0;
+        if (begin < end) {
+            first = range_of(split, ranges, begin);
+            parts = range_of(split, ranges, end - 1) - first + 1;
+        }
+        for (int j = 0; j < s.q_len; j++)
+            if ((uint32_t)(s.first_row + j) < shape.num_tokens)
+                split.tokens[s.first_row + j] = {seq, s.first_row, first, parts};
+    }
+}
+
 __global__ void __launch_bounds__(kThreads)
     split_kernel(lkvi_split split, lkvi_split_shape shape, lkvi_batch_view batch,
                  uint32_t tokens_per_block)
@@ -47,26 +101,22 @@ __global__ void __launch_bounds__(kThreads)
     const int n = batch.num_seqs;
     int2 base = make_int2(0, 0);
     for (uint32_t t = threadIdx.x; t < shape.num_tokens; t += kThreads)
-        split.token_seq[t] = -1;
+        split.tokens[t].seq = -1;
     __syncthreads();
     for (int i = 0; i < n; i += kThreads) {
-        int seq = i + threadIdx.x, tiles = 0, first = 0, q_len = 0;
+        int seq = i + threadIdx.x, tiles = 0, first = 0;
         if (seq < n) {
-            q_len = query_rows(batch, seq, &first);
+            int q_len = query_rows(batch, seq, &first);
             int length =
                 lkvi_split_length(batch.seq_lens[seq], q_len, batch.table_width, tokens_per_block);
-            if (q_len > length)
-                length = 0;
+            split.seqs[seq] = {first, q_len, length, 0};
             tiles = (length + LKVI_TILE_TOKENS - 1) / LKVI_TILE_TOKENS;
         }
         int2 total, at = block_scan(make_int2(tiles, lkvi_split_cost(tiles, shape.chunk_tiles)),
                                     warp_sums, &total);
         if (seq < n) {
-            split.tile_start[seq] = base.x + at.x;
+            split.seqs[seq].tile_start = split.tile_start[seq] = base.x + at.x;
             split.cost_start[seq] = base.y + at.y;
-            for (int j = 0; j < q_len; j++)
-                if ((uint32_t)(first + j) < shape.num_tokens)
-                    split.token_seq[first + j] = seq;
         }
         base.x += total.x;
         base.y += total.y;
@@ -75,22 +125,11 @@ __global__ void __launch_bounds__(kThreads)
     if (threadIdx.x == 0) {
         split.tile_start[n] = base.x;
         split.cost_start[n] = base.y;
-        *split.num_ranges = ranges;
-        split.range_tile[ranges] = base.x;
     }
     __syncthreads();
-    for (int r = threadIdx.x; r < ranges; r += kThreads) {
-        int cost = shape.chunk_tiles ? r : lkvi_split_point(base.y, ranges, r);
-        int seq = lkvi_split_find(split.cost_start, n, cost);
-        int tile =
-            lkvi_split_tile(cost, split.cost_start[seq], split.tile_start[seq], shape.chunk_tiles);
-        split.range_tile[r] = tile;
-        split.range_seq[r] = seq;
-    }
+    place_ranges(split, shape, n, ranges, base);
     __syncthreads();
-    for (int seq = threadIdx.x; seq < n; seq += kThreads)
-        split.seq_range[seq] =
-            ranges ? lkvi_split_find(split.range_tile, ranges, split.tile_start[seq]) : 0;
+    place_tokens(split, shape, n, ranges);
 }
 } // namespace
 

@@ -37,15 +37,30 @@ struct lkvi_split_shape {
     uint32_t chunk_tiles;          /* 0: even split; else batch invariant */
 };
 
+/* What a kernel asks for comes in one 16-byte load each: with cold caches a chain of dependent
+ * loads costs more than a short sequence's attention. */
+struct lkvi_split_range { /* an interval of the line */
+    int32_t tile, tile_end;
+    int32_t seq, reserved; /* that holds its first tile */
+};
+struct lkvi_split_seq {
+    int32_t first_row, q_len;
+    int32_t length;     /* keys, 0 also where a fault hides them */
+    int32_t tile_start; /* its place on the line */
+};
+struct lkvi_split_token {
+    int32_t seq;              /* -1: row of no sequence */
+    int32_t first_row;        /* of the sequence */
+    int32_t range, num_parts; /* first range of the sequence and how many follow on */
+};
+
 /* Arrays in the workspace. */
 struct lkvi_split {
-    int32_t *num_ranges;  /* [1] */
-    int32_t *tile_start;  /* [S + 1] prefix of tiles */
-    int32_t *cost_start;  /* [S + 1] prefix of costs (even split) or of chunks */
-    int32_t *seq_range;   /* [S] range that holds the sequence's first tile */
-    int32_t *range_tile;  /* [ranges + 1] */
-    int32_t *range_seq;   /* [ranges] */
-    int32_t *token_seq;   /* [T] -1: row of no sequence */
+    struct lkvi_split_range *ranges; /* [ranges] all of them; unused ones are empty */
+    struct lkvi_split_seq *seqs;     /* [S] */
+    struct lkvi_split_token *tokens; /* [T] */
+    int32_t *tile_start;             /* [S + 1] prefix of tiles */
+    int32_t *cost_start;             /* [S + 1] prefix of costs (even split) or of chunks */
     float *partial_stats; /* [ranges + S, row_tiles, rows, 4]: max (log2), sum, sum p*(s - max) */
     float *partial_out;   /* [ranges + S, row_tiles, rows, 512], not normalised */
 };
@@ -62,42 +77,31 @@ LKVI_BOTH uint64_t lkvi_split_place(const struct lkvi_split_shape *shape, void *
     uint64_t at = 0, slots = (uint64_t)shape->num_ranges + shape->num_seqs;
     uint64_t rows = slots * shape->row_tiles * shape->rows;
     uint8_t *p = (uint8_t *)base;
-    out->num_ranges = (int32_t *)(p + at);
-    at += 256;
+    out->ranges = (struct lkvi_split_range *)(p + at);
+    at += lkvi_split_round(sizeof(struct lkvi_split_range) * (uint64_t)shape->num_ranges);
+    out->seqs = (struct lkvi_split_seq *)(p + at);
+    at += lkvi_split_round(sizeof(struct lkvi_split_seq) * (uint64_t)shape->num_seqs);
+    out->tokens = (struct lkvi_split_token *)(p + at);
+    at += lkvi_split_round(sizeof(struct lkvi_split_token) * (uint64_t)shape->num_tokens);
     out->tile_start = (int32_t *)(p + at);
     at += lkvi_split_round(4 * ((uint64_t)shape->num_seqs + 1));
     out->cost_start = (int32_t *)(p + at);
     at += lkvi_split_round(4 * ((uint64_t)shape->num_seqs + 1));
-    out->seq_range = (int32_t *)(p + at);
-    at += lkvi_split_round(4 * (uint64_t)shape->num_seqs);
-    out->range_tile = (int32_t *)(p + at);
-    at += lkvi_split_round(4 * ((uint64_t)shape->num_ranges + 1));
-    out->range_seq = (int32_t *)(p + at);
-    at += lkvi_split_round(4 * (uint64_t)shape->num_ranges);
-    out->token_seq = (int32_t *)(p + at);
-    at += lkvi_split_round(4 * (uint64_t)shape->num_tokens);
     out->partial_stats = (float *)(p + at);
     at += lkvi_split_round(rows * 16);
     out->partial_out = (float *)(p + at);
     return at + rows * LKVI_PARTIAL_FLOATS * 4;
 }
 
-/* Tokens a sequence really has: never more than its table row can name, none if it has no query
- * row. */
+/* Keys a sequence shows: never more than its table row can name, none without query rows, and none
+ * if it is shorter than its query rows (a fault). */
 LKVI_BOTH int32_t lkvi_split_length(int32_t seq_len, int32_t q_len, uint32_t table_width,
                                     uint32_t tokens_per_block)
 {
     int64_t room = (int64_t)table_width * tokens_per_block;
-    if (seq_len <= 0 || q_len <= 0)
+    if (seq_len <= 0 || q_len <= 0 || q_len > seq_len)
         return 0;
     return seq_len > room ? (int32_t)room : seq_len;
-}
-
-/* Keys that query row j of q_len rows sees; 0 or less: none. A sequence shorter than its query rows
- * is a fault and shows nothing to any of them. */
-LKVI_BOTH int32_t lkvi_split_limit(int32_t seq_len, int32_t q_len, int32_t j)
-{
-    return q_len > seq_len ? 0 : seq_len - q_len + j + 1;
 }
 
 /* Start of range i of n on a line of `total`. */

@@ -23,9 +23,10 @@ struct decode_args {
     lkvi_fault_record *faults;
     int64_t bias_stride;
     uint64_t num_blocks;
-    uint32_t num_heads, tokens_per_block, row_tiles;
+    uint32_t num_heads, row_tiles;
+    int block_shift, piece; /* log2 of tokens per block; min(64, tokens per block) */
     float scale_log2;
-    uint32_t table_width;
+    int num_ranges;
 };
 
 /* Thread's element i of the score fragment: its row. */
@@ -35,100 +36,82 @@ __device__ __forceinline__ int element_row(int i, int c)
 }
 
 struct sequence { /* where a sequence lies and what it looks like */
-    int index, first_row, q_len, length, tile_end;
+    int index, first_row, q_len, length, tile_start, tile_end;
 };
 
-__device__ __forceinline__ sequence sequence_at(const decode_args &a, int index)
+/* The sequence that holds flat tile `tile`, from `index` on: those without tiles are passed. */
+__device__ __forceinline__ sequence sequence_of(const decode_args &a, int index, int tile)
 {
     sequence s;
-    s.index = index;
-    s.first_row = a.batch.q_indptr ? a.batch.q_indptr[index] : index;
-    s.q_len = a.batch.q_indptr ? a.batch.q_indptr[index + 1] - s.first_row : 1;
-    s.length =
-        lkvi_split_length(a.batch.seq_lens[index], s.q_len, a.table_width, a.tokens_per_block);
-    s.tile_end = a.split.tile_start[index + 1];
-    return s;
-}
-
-/* The sequence that holds flat tile `tile`, from `index` on. */
-__device__ __forceinline__ int sequence_of(const decode_args &a, int index, int tile)
-{
-    while (a.split.tile_start[index + 1] <= tile)
-        index++;
-    return index;
+    for (;; index++) {
+        int4 x = *(const int4 *)(a.split.seqs + index);
+        s = {index, x.x, x.y, x.z, x.w, x.w + (x.z + kTile - 1) / kTile};
+        if (s.tile_end > tile)
+            return s;
+    }
 }
 
 /* Walks the tiles of a range ahead of the products and names their blocks: lane i of each warp
  * knows the block of the tile's i-th piece of min(64, block) tokens. */
 struct feed {
-    int tile, end;      /* flat */
-    int seq, seq_begin; /* and the flat tiles of its sequence */
-    int seq_end, length;
-    int block, row; /* this lane's piece: block id, first token inside the block */
-    bool hidden;    /* no such block: the copy gives zeros */
+    int tile, end; /* flat */
+    sequence seq;
+    int id, row;  /* this lane's piece: block id as read, first token inside the block */
+    bool missing; /* past the sequence: no id was read */
 };
 
-__device__ __forceinline__ int piece_tokens(const decode_args &a)
-{
-    return min((int)a.tokens_per_block, kTile);
-}
-
+/* Only starts the load of the id: looking at it here would wait for memory once a tile. */
 __device__ __forceinline__ void feed_name(const decode_args &a, feed &f, int lane)
 {
-    int piece = piece_tokens(a), token = (f.tile - f.seq_begin) * kTile + lane * piece;
-    f.hidden = true;
-    f.block = -1;
-    if (f.tile >= f.end || lane * piece >= kTile || token >= f.length)
-        return;
-    int entry = token / (int)a.tokens_per_block;
-    f.row = token - entry * (int)a.tokens_per_block;
-    int id = a.batch.block_table[(uint64_t)f.seq * a.batch.block_table_stride + entry];
-    f.hidden = id < 0 || (uint64_t)id >= a.num_blocks;
-    if (!f.hidden)
-        f.block = id;
-    else if (id != -1 && f.row == 0 && blockIdx.x % a.row_tiles == 0 && threadIdx.x < 32)
-        note_fault(a.faults, LKV_FAULT_BLOCK, a.batch.q_indptr ? a.batch.q_indptr[f.seq] : f.seq,
-                   id);
+    int token = (f.tile - f.seq.tile_start) * kTile + lane * a.piece;
+    f.missing = f.tile >= f.end || lane * a.piece >= kTile || token >= f.seq.length;
+    f.row = token & ((1 << a.block_shift) - 1);
+    if (!f.missing)
+        f.id = a.batch.block_table[(uint64_t)f.seq.index * a.batch.block_table_stride +
+                                   (token >> a.block_shift)];
 }
 
-__device__ __forceinline__ void feed_sequence(const decode_args &a, feed &f)
+/* The block to copy; -1, which the copy answers with zeros, if there is none. */
+__device__ __forceinline__ int feed_block(const decode_args &a, const feed &f)
 {
-    sequence s = sequence_at(a, f.seq);
-    f.seq_begin = a.split.tile_start[f.seq];
-    f.seq_end = s.tile_end;
-    f.length = s.length;
+    bool there = !f.missing && f.id >= 0 && (uint64_t)f.id < a.num_blocks;
+    return there ? f.id : -1;
+}
+
+/* Any id but -1 that names no block is a fault; one warp of one of the row tiles says so. */
+__device__ __forceinline__ void feed_fault(const decode_args &a, const feed &f)
+{
+    if (!f.missing && f.id != -1 && f.row == 0 && blockIdx.x % a.row_tiles == 0)
+        note_fault(a.faults, LKV_FAULT_BLOCK, f.seq.first_row, f.id);
 }
 
 __device__ __forceinline__ void feed_start(const decode_args &a, feed &f, int range, int lane)
 {
-    f.tile = a.split.range_tile[range];
-    f.end = a.split.range_tile[range + 1];
-    f.row = 0;
-    if (f.tile < f.end) {
-        f.seq = sequence_of(a, a.split.range_seq[range], f.tile);
-        feed_sequence(a, f);
-    }
+    int4 r = *(const int4 *)(a.split.ranges + range);
+    f.tile = r.x;
+    f.end = r.y;
+    f.id = -1;
+    f.seq = {r.z, 0, 0, 0, 0, 0};
+    if (f.tile < f.end)
+        f.seq = sequence_of(a, r.z, f.tile);
     feed_name(a, f, lane);
 }
 
 __device__ __forceinline__ void feed_next(const decode_args &a, feed &f, int lane)
 {
     f.tile++;
-    if (f.tile < f.end && f.tile >= f.seq_end) {
-        f.seq = sequence_of(a, f.seq + 1, f.tile);
-        feed_sequence(a, f);
-    }
+    if (f.tile < f.end && f.tile >= f.seq.tile_end)
+        f.seq = sequence_of(a, f.seq.index + 1, f.tile);
     feed_name(a, f, lane);
 }
 
 /* Bit i: the i-th 16 tokens of the tile have no block. One warp, all lanes. */
-__device__ __forceinline__ uint32_t feed_hidden(const decode_args &a, const feed &f, int lane)
+__device__ __forceinline__ uint32_t feed_hidden(const decode_args &a, bool missing, int lane)
 {
-    int piece = piece_tokens(a), pieces = kTile / piece, each = piece / 16;
-    uint32_t lanes = __ballot_sync(~0u, f.hidden && lane < pieces), bits = 0;
-    for (int i = 0; i < 4; i++)
-        bits |= ((lanes >> (i / each)) & 1) << i;
-    return bits;
+    uint32_t lanes = __ballot_sync(~0u, missing && lane * a.piece < kTile);
+    if (a.piece == 16 || lanes == 0)
+        return lanes;
+    return a.piece == 32 ? (lanes & 1) * 3 | (lanes & 2) * 6 : 15;
 }
 
 /* Four neighbouring values of a row of q, any dtype. */
@@ -179,7 +162,7 @@ __device__ __forceinline__ int row_limits(const decode_args &a, const sequence &
     for (int r = 0; r < kRows; r++) {
         int token, head;
         bool live = row_query(a, s, r, &token, &head);
-        int limit = live ? lkvi_split_limit(s.length, s.q_len, token - s.first_row) : 0;
+        int limit = live ? s.length - s.q_len + (token - s.first_row) + 1 : 0;
         if (threadIdx.x == r)
             rows.limit[r] = limit;
         if (live)

@@ -30,20 +30,21 @@ __device__ __forceinline__ void fetch_head(const decode_args &a, const int8_maps
 {
     if (f.tile >= f.end)
         return;
-    uint32_t hidden = feed_hidden(a, f, lane), bar = shared_address(&sm.rows.full[stage]);
+    const int block = feed_block(a, f), at = lane * a.piece;
+    uint32_t hidden = feed_hidden(a, block < 0, lane), bar = shared_address(&sm.rows.full[stage]);
     if (lane == 0) {
         sm.rows.hidden[stage] = hidden;
         mbarrier_arrive_expect(bar, kHeadBytes);
     }
     __syncwarp();
-    int piece = piece_tokens(a);
-    if (lane * piece < kTile) {
-        int at = lane * piece;
-        copy_box(shared_address(&sm.rope[stage][at * kBox]), &maps.wide, kRopeOffset, f.row,
-                 f.block, bar);
-        copy_box(shared_address(&sm.scale_zero[stage][at]), &maps.narrow, kScaleOffset, f.row,
-                 f.block, bar);
-    }
+    if (at >= kTile)
+        return;
+    copy_box(shared_address(&sm.rope[stage][at * kBox]), &maps.wide, kRopeOffset, f.row, block,
+             bar);
+    copy_box(shared_address(&sm.scale_zero[stage][at]), &maps.narrow, kScaleOffset, f.row, block,
+             bar);
+    if (block < 0)
+        feed_fault(a, f);
 }
 
 __device__ __forceinline__ void fetch_latent(const decode_args &a, const int8_maps &maps,
@@ -52,14 +53,14 @@ __device__ __forceinline__ void fetch_latent(const decode_args &a, const int8_ma
     if (f.tile >= f.end)
         return;
     uint32_t bar = shared_address(&sm.rows.full[stage]);
-    __syncwarp();
+    const int at = lane * a.piece;
+    __syncwarp(); /* every lane is past its last read of the box */
     if (lane == 0)
         mbarrier_arrive_expect(bar, kBoxBytes);
     __syncwarp();
-    int piece = piece_tokens(a);
-    if (lane * piece < kTile)
-        copy_box(shared_address(&sm.latent[stage][warp][lane * piece * kBox]), &maps.wide,
-                 kBox * warp, f.row, f.block, bar);
+    if (at < kTile)
+        copy_box(shared_address(&sm.latent[stage][warp][at * kBox]), &maps.wide, kBox * warp, f.row,
+                 feed_block(a, f), bar);
     feed_next(a, f, lane);
 }
 
@@ -67,16 +68,25 @@ __device__ __forceinline__ void fetch_latent(const decode_args &a, const int8_ma
 __device__ __forceinline__ void load_q(const decode_args &a, int8_smem &sm, const sequence &s,
                                        int warp, int lane)
 {
-    for (int r = 4 * warp; r < 4 * warp + 4; r++) {
+    float4 read[4][4]; /* all loads first: four trips to memory become one */
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
         int token, head;
+        bool live = row_query(a, s, 4 * warp + n, &token, &head);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            read[n][i] = live ? load4(a.q, token * a.q.token_stride + head * a.q.head_stride +
+                                               128 * i + 4 * lane)
+                              : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int token, head, r = 4 * warp + n;
         bool live = row_query(a, s, r, &token, &head);
         float v[16], most = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            float4 x = make_float4(0, 0, 0, 0);
-            if (live)
-                x = load4(a.q,
-                          token * a.q.token_stride + head * a.q.head_stride + 128 * i + 4 * lane);
+            const float4 x = read[n][i];
             v[4 * i] = x.x, v[4 * i + 1] = x.y, v[4 * i + 2] = x.z, v[4 * i + 3] = x.w;
         }
 #pragma unroll
@@ -134,12 +144,14 @@ __device__ __forceinline__ void scores(int8_smem &sm, int stage, int (&latent)[1
 __device__ __forceinline__ void widen(uint32_t x, uint32_t y, uint32_t &d0, uint32_t &d1,
                                       uint32_t &d2, uint32_t &d3)
 {
-    constexpr uint32_t bytes = 0x00FF00FFu, lift = 0x64806480u;
-    uint32_t low = prmt(x, y, 0x5410), high = prmt(x, y, 0x7632);
-    d0 = half2_sub((low & bytes) ^ lift, lift);
-    d1 = half2_sub(((low >> 8) & bytes) ^ lift, lift);
-    d2 = half2_sub((high & bytes) ^ lift, lift);
-    d3 = half2_sub(((high >> 8) & bytes) ^ lift, lift);
+    constexpr uint32_t lift = 0x64806480u, top = 0x64646464u;
+    x ^= 0x80808080u;
+    y ^= 0x80808080u;
+    uint32_t low = prmt(x, y, 0x5140), high = prmt(x, y, 0x7362);
+    d0 = half2_sub(prmt(low, top, 0x4140), lift);
+    d1 = half2_sub(prmt(low, top, 0x4342), lift);
+    d2 = half2_sub(prmt(high, top, 0x4140), lift);
+    d3 = half2_sub(prmt(high, top, 0x4342), lift);
 }
 
 /* o[64 j + .., row] += V P of 64 tokens. Thread (g, c) brings dims 16 g .. 16 g + 15 of its warp's
@@ -223,17 +235,16 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     feed f;
     feed_start(a, f, range, lane);
-    int tile = f.tile, seq = f.tile < f.end ? f.seq : 0;
+    int tile = f.tile;
+    sequence s = {-1, 0, 0, 0, 0, f.tile};
+    const int first_seq = f.seq.index;
     const int end = f.end;
     for (int i = 0; i < 2; i++) {
         if (warp == 0)
             fetch_head(a, maps, sm, f, (at.stage + i) & 1, lane);
         fetch_latent(a, maps, sm, f, (at.stage + i) & 1, warp, lane);
     }
-    sequence s;
-    s.index = -1;
-    s.tile_end = tile;
-    int begin = 0, least = 0;
+    int least = 0;
     float o[8][8];
     softmax_state x;
     float scale[4], q_sum[4];
@@ -242,9 +253,7 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
             wgmma_wait<0>();
             if (s.index >= 0)
                 store_partial(a, sm, x, o, range, s.index, warp, g, c);
-            seq = sequence_of(a, s.index >= 0 ? seq + 1 : seq, tile);
-            s = sequence_at(a, seq);
-            begin = a.split.tile_start[seq];
+            s = sequence_of(a, s.index >= 0 ? s.index + 1 : first_seq, tile);
             barrier_sync<1, kThreads>();
             least = row_limits(a, s, sm.rows);
             load_q(a, sm, s, warp, lane);
@@ -263,7 +272,7 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
         wgmma_fence();
         scores(sm, at.stage, latent, rope);
         wgmma_commit();
-        const int row = 16 * warp + g, token = (tile - begin) * kTile;
+        const int row = 16 * warp + g, token = (tile - s.tile_start) * kTile;
         float4 read0 = sm.scale_zero[at.stage][row], read1 = sm.scale_zero[at.stage][row + 8];
         float2 z0 = make_float2(read0.x, read0.y), z1 = make_float2(read1.x, read1.y);
         uint32_t hidden = sm.rows.hidden[at.stage];
@@ -278,7 +287,7 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
             v[e] = fmaf(z.x * scale[i], fmaf(-z.y, q_sum[i], dot), rope[e] * a.scale_log2);
         }
         if (token + kTile > least || hidden || a.bias)
-            mask_scores(a, sm.rows, v, z0, z1, seq, s.length, token + row, row, hidden, c);
+            mask_scores(a, sm.rows, v, z0, z1, s.index, s.length, token + row, row, hidden, c);
         const uint32_t p_at = shared_address(sm.p[at.stage]);
         bool mine = outgrown(v, z0.x, z1.x, x);
         store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
@@ -321,8 +330,8 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     }
     __syncthreads();
     stage_cursor at = {0, 0};
-    const int ranges = *a.split.num_ranges, step = gridDim.x / a.row_tiles;
-    for (int range = blockIdx.x / a.row_tiles; range < ranges; range += step)
+    const int step = gridDim.x / a.row_tiles;
+    for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
         decode_range(a, maps, sm, range, at);
     dependents_may_start();
 }

@@ -39,10 +39,11 @@ static inline void lkvi_sm90_args(lkvi::decode_args *a, const struct lkvi_sm90_j
     a->bias_stride = p->bias_stride;
     a->num_blocks = p->store.num_blocks;
     a->num_heads = p->plan.num_heads;
-    a->tokens_per_block = p->store.tokens_per_block;
+    a->block_shift = __builtin_ctz(p->store.tokens_per_block);
+    a->piece = p->store.tokens_per_block < 64 ? (int)p->store.tokens_per_block : 64;
     a->row_tiles = job->shape.row_tiles;
     a->scale_log2 = (float)(p->scale * 1.4426950408889634);
-    a->table_width = p->batch.table_width;
+    a->num_ranges = (int)job->shape.num_ranges;
 }
 
 template <typename Maps>
