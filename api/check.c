@@ -47,6 +47,11 @@ static const char *dtype_wanted(uint32_t dtypes)
     }
 }
 
+uint32_t lkvi_tensor_ndim(const lkv_tensor *t)
+{
+    return t && (uintptr_t)t % _Alignof(lkv_tensor) == 0 ? t->ndim : 0;
+}
+
 static lkv_status head_check(const lkv_tensor *t, const struct lkvi_want *want)
 {
     if (!t)

@@ -32,6 +32,8 @@ const char *lkvi_dtype_name(uint32_t dtype);
  * indices), byte range, alignment (an element on the CPU, 16 bytes on CUDA). */
 lkv_status lkvi_tensor_check(const struct lkv_context *ctx, const lkv_tensor *t,
                              const struct lkvi_want *want);
+/* Dimensions of an unchecked tensor; 0 for one that cannot be read. */
+uint32_t lkvi_tensor_ndim(const lkv_tensor *t);
 /* A plain array of count elements of `bytes` each. NULL is refused unless count is 0. */
 lkv_status lkvi_array_check(const void *p, uint64_t count, uint32_t bytes, const char *name);
 lkv_status lkvi_stream_check(const struct lkv_context *ctx, const void *stream);

@@ -161,7 +161,7 @@ lkv_status lkv_rope_create(lkv_context *ctx, const lkv_model_desc *given, uint64
 static lkv_status rope_params(const lkv_rope *rope, const lkv_tensor *in, const lkv_tensor *out,
                               struct lkvi_rope_params *p)
 {
-    uint32_t ndim = in && out && in->ndim == 3 ? 3 : 2;
+    uint32_t ndim = lkvi_tensor_ndim(in) == 3 ? 3 : 2;
     struct lkvi_want want = {"in", LKVI_FLOATS, ndim, {-1, -1, rope->dim}};
     if (ndim == 2) {
         want.shape[1] = rope->dim;

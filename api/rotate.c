@@ -5,7 +5,7 @@
 
 static lkv_status rotate_check(const lkv_context *ctx, const lkv_tensor *in, const lkv_tensor *out)
 {
-    struct lkvi_want want = {"in", LKVI_FLOATS, in && in->ndim == 3 ? 3 : 2, {-1, -1, 0, 0}};
+    struct lkvi_want want = {"in", LKVI_FLOATS, lkvi_tensor_ndim(in) == 3 ? 3 : 2, {-1, -1, 0, 0}};
     if (want.ndim == 3)
         want.shape[2] = -1;
     LKV_TRY(lkvi_tensor_check(ctx, in, &want));

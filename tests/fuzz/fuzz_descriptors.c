@@ -45,6 +45,17 @@ static void mutate(struct input *in, void *s, size_t size)
     }
 }
 
+/* The same for a size-first struct. Longer than it is but possible is a lie that no library sees.
+ */
+static void mutate_desc(struct input *in, void *s, size_t size)
+{
+    size_t said;
+    mutate(in, s, size);
+    memcpy(&said, s, sizeof said);
+    if (said > size && said <= 4096)
+        memcpy(s, &size, sizeof size);
+}
+
 static void *pointer(struct input *in, void *valid)
 {
     switch (take(in, 1) % 8) {
@@ -72,7 +83,7 @@ static lkv_tensor *tensor(struct input *in, lkv_tensor *t, uint32_t ndim, const 
 {
     int64_t stride = 1;
     *t = (lkv_tensor){.dtype = 1 + (uint32_t)take(in, 1) % 3, .ndim = ndim};
-    for (uint32_t i = ndim; i-- > 0; stride *= shape[i]) {
+    for (uint32_t i = ndim; i-- > 0; stride = (int64_t)((uint64_t)stride * (uint64_t)shape[i])) {
         t->shape[i] = shape[i];
         t->stride[i] = stride;
     }
@@ -95,7 +106,7 @@ static void fuzz_context(struct input *in)
 {
     lkv_context_desc d = {.size = sizeof d, .device = LKV_DEVICE_CPU, .num_threads = 1};
     lkv_context *ctx;
-    mutate(in, &d, sizeof d);
+    mutate_desc(in, &d, sizeof d);
     d.log = NULL;
     if (d.num_threads > 8 && d.num_threads <= 256) /* right, but slow */
         d.num_threads = 8;
@@ -115,7 +126,7 @@ static void pool_desc(struct input *in, lkv_pool_desc *d)
                          .num_layers = 2,
                          .num_blocks = 20,
                          .fallback_headroom = 0.3};
-    mutate(in, d, sizeof *d);
+    mutate_desc(in, d, sizeof *d);
     d->memory = take(in, 1) % 4 ? NULL : pointer(in, world.arena);
     if (d->memory)
         d->memory_bytes = take(in, 1) % 2 ? ARENA / 2 : take(in, 2);
@@ -155,7 +166,7 @@ static void model_desc(struct input *in, lkv_model_desc *m)
                           .v_dim = V,
                           .rope_style = LKV_ROPE_HALF,
                           .rope_theta = 1e4};
-    mutate(in, m, sizeof *m);
+    mutate_desc(in, m, sizeof *m);
     m->rope_factors = NULL;
 }
 
@@ -168,9 +179,9 @@ static void fuzz_weights(struct input *in)
     model_desc(in, &m);
     if (m.num_heads > 4 && m.num_heads <= 256)
         m.num_heads = 4;
-    int64_t rows = (int64_t)m.num_heads * (m.nope_dim + (int64_t)m.v_dim);
+    int64_t rows = (int64_t)(m.num_heads * ((uint64_t)m.nope_dim + m.v_dim) % ARENA);
     lkv_weights_desc d = {.size = sizeof d};
-    mutate(in, &d, sizeof d);
+    mutate_desc(in, &d, sizeof d);
     d.kv_b_proj = TENSOR(&w, 2, rows, m.latent_dim);
     d.scales =
         take(in, 1) % 2 ? NULL : TENSOR(&s, 2, (rows + 127) / 128, (m.latent_dim + 127) / 128);
@@ -188,7 +199,7 @@ static void fuzz_rows(struct input *in)
     for (int i = 0; i < T; i++)
         slots[i] = (int64_t)take(in, 2) - 50;
     lkv_append_args append = {.size = sizeof append};
-    mutate(in, &append, sizeof append);
+    mutate_desc(in, &append, sizeof append);
     append.latent = TENSOR(&a, 2, T, L);
     append.rope = TENSOR(&b, 2, T, R);
     append.slots = a.shape[0] <= T ? pointer(in, slots) : NULL;
@@ -197,7 +208,7 @@ static void fuzz_rows(struct input *in)
     append.positions = a.shape[0] <= T ? pointer(in, slots) : NULL;
     known(lkv_append(world.pool, pointer(in, &append), NULL));
     lkv_gather_args gather = {.size = sizeof gather};
-    mutate(in, &gather, sizeof gather);
+    mutate_desc(in, &gather, sizeof gather);
     gather.latent = TENSOR(&a, 2, T, L);
     gather.rope = TENSOR(&b, 2, T, R);
     gather.slots = a.shape[0] <= T && b.shape[0] <= T ? pointer(in, slots) : NULL;
@@ -218,7 +229,7 @@ static void fuzz_plan(struct input *in)
                        .max_seq_len = 64,
                        .q_dtype = 1 + (uint32_t)take(in, 1) % 3,
                        .out_dtype = 1 + (uint32_t)take(in, 1) % 3};
-    mutate(in, &d, sizeof d);
+    mutate_desc(in, &d, sizeof d);
     d.pool = take(in, 1) % 16 ? world.pool : NULL;
     if (known(lkv_plan_create(world.ctx, pointer(in, &d), &plan))) {
         known(lkv_plan_workspace(plan, &bytes));
@@ -240,7 +251,7 @@ static void fuzz_attend(struct input *in)
         arrays[128 + i] = (int32_t)take(in, 1) % 70; /* lengths */
     }
     mutate(in, arrays, 256 * sizeof *arrays);
-    mutate(in, &b, sizeof b);
+    mutate_desc(in, &b, sizeof b);
     b.block_table_stride %= 64;
     b.block_table = pointer(in, arrays);
     b.q_indptr = pointer(in, arrays + 64);
@@ -248,7 +259,7 @@ static void fuzz_attend(struct input *in)
     known(
         lkv_plan_update(world.plan, pointer(in, &b), world.workspace, world.workspace_bytes, NULL));
     lkv_attend_args a = {.size = sizeof a, .scale = 0.1};
-    mutate(in, &a, sizeof a);
+    mutate_desc(in, &a, sizeof a);
     int64_t t = (int64_t)(b.num_tokens % 64), n = b.num_seqs % 64;
     a.q = TENSOR(&q, 3, t, H, L);
     a.q_rope = TENSOR(&q_rope, 3, t, H, R);
@@ -266,7 +277,7 @@ static void fuzz_merge(struct input *in)
 {
     lkv_tensor outs, lses, entropies, out, lse, entropy;
     lkv_merge_args a = {.size = sizeof a};
-    mutate(in, &a, sizeof a);
+    mutate_desc(in, &a, sizeof a);
     a.outs = TENSOR(&outs, 4, 2, T, H, L);
     a.lses = TENSOR(&lses, 3, 2, T, H);
     a.entropies = TENSOR(&entropies, 3, 2, T, H);
@@ -284,19 +295,19 @@ static void fuzz_sequences(struct input *in)
     lkv_admit_args args = {.size = sizeof args};
     lkv_key keys[2] = {{"salt", 0, UINT64_MAX, LKV_KEY_SALT, 4}, {"img", 3, 20, 3, 3}};
     lkv_seq seq = 0;
-    mutate(in, &p, sizeof p);
-    mutate(in, &args, sizeof args);
+    mutate_desc(in, &p, sizeof p);
+    mutate_desc(in, &args, sizeof args);
     p.tokens = p.num_tokens < ARENA / 8 ? pointer(in, tokens) : NULL;
     p.keys = p.num_keys <= 2 ? pointer(in, keys) : NULL;
     if (known(lkv_seq_match(world.pool, &p, &match)))
         args.match = take(in, 1) % 2 ? NULL : &match;
     else
         args.match = NULL;
-    mutate(in, &match, sizeof match);
+    mutate_desc(in, &match, sizeof match);
     known(lkv_seq_admit(world.pool, pointer(in, &p), pointer(in, &args), NULL, &seq));
     uint32_t num_new[1] = {(uint32_t)take(in, 1)};
     lkv_step s = {.size = sizeof s, .num_seqs = 1, .slots_capacity = 256, .table_width = 32};
-    mutate(in, &s, sizeof s);
+    mutate_desc(in, &s, sizeof s);
     s.seqs = &seq;
     s.num_seqs = s.num_seqs > 1 ? UINT32_MAX : s.num_seqs;
     s.num_new = pointer(in, num_new);

@@ -129,6 +129,8 @@ static void bad_ropes(struct world *w)
     BAD(lkv_rope_apply, "128", INVALID, w->rope, rope, turned, far, NULL);
     IN(NULL, "in is NULL");
     OUT(NULL, "out is NULL");
+    IN(OFF(rope), "alignment");
+    OUT(OFF(turned), "alignment");
     TENSOR(*rope, "in", IN);
     TENSOR(*turned, "out", OUT);
 #undef MODEL
@@ -142,6 +144,8 @@ static void bad_ropes(struct world *w)
     BAD(lkv_rotate, "power of two", INVALID, w->ctx, &w->t.merged, &w->t.merged, NULL);
     IN(NULL, "in is NULL");
     OUT(NULL, "out is NULL");
+    IN(OFF(&w->t.latent), "alignment");
+    OUT(OFF(&w->t.latent), "alignment");
     TENSOR(w->t.latent, "in", IN);
     TENSOR(w->t.gather_latent, "out", OUT);
 #undef IN
