@@ -2,7 +2,7 @@
  * instruction set x output dtype (acceptance d of the first issue).
  *
  *   --sample   the edges of every axis, for every run of the tests
- *   --full     the whole matrix
+ *   --full     the whole matrix; --full int8 one format of it, to run the four side by side
  *
  * Every (heads, q_len, context) is attended in full; the oracle computes up to ORACLE_ROWS of its
  * (token, head) rows: the first and the last of both, the rest drawn by the seed. The error of a
@@ -163,22 +163,37 @@ static void check_world(const struct matrix *m, uint32_t format, uint32_t isa, s
     world_close(&w);
 }
 
+/* LKV_FORMAT_* by name, 0 for none. */
+static uint32_t format_of(const char *name)
+{
+    for (uint32_t f = LKV_FORMAT_BF16; f <= LKV_FORMAT_NVFP4; f++)
+        if (!strcmp(name, format_name(f)))
+            return f;
+    return 0;
+}
+
+static void check_matrix(const struct matrix *m, uint32_t only, struct tally *all)
+{
+    uint32_t isas[3], num_isas = isas_present(isas);
+    for (uint32_t format = LKV_FORMAT_BF16; format <= LKV_FORMAT_NVFP4; format++)
+        for (uint32_t i = 0; i < num_isas; i++)
+            if (!only || format == only)
+                check_world(m, format, isas[i], all);
+}
+
 int main(int argc, char **argv)
 {
-    const struct matrix *m = argc == 2 && !strcmp(argv[1], "--full")     ? &full
-                             : argc == 2 && !strcmp(argv[1], "--sample") ? &sample
+    const struct matrix *m = argc >= 2 && !strcmp(argv[1], "--full")     ? &full
+                             : argc >= 2 && !strcmp(argv[1], "--sample") ? &sample
                                                                          : NULL;
+    uint32_t only = argc == 3 ? format_of(argv[2]) : 0;
     struct tally all = {0};
-    uint32_t isas[3];
-    if (!m) {
-        fprintf(stderr, "use: %s --sample | --full\n", argv[0]);
+    if (!m || argc > 3 || (argc == 3 && !only)) {
+        fprintf(stderr, "use: %s --sample | --full [bf16 | fp8 | int8 | nvfp4]\n", argv[0]);
         return 2;
     }
     double start = seconds();
-    uint32_t num_isas = isas_present(isas);
-    for (uint32_t format = LKV_FORMAT_BF16; format <= LKV_FORMAT_NVFP4; format++)
-        for (uint32_t i = 0; i < num_isas; i++)
-            check_world(m, format, isas[i], &all);
+    check_matrix(m, only, &all);
     printf("%s: %llu shapes, %llu oracle rows (at most %d a shape), %llu failures, %.0f s\n",
            m == &full ? "full matrix" : "sampled matrix", (unsigned long long)all.cases,
            (unsigned long long)all.rows, ORACLE_ROWS, (unsigned long long)all.failures,
