@@ -156,6 +156,11 @@ void arrays_free(struct arrays *a)
     memset(a, 0, sizeof *a);
 }
 
+void *arrays_stream(const struct arrays *a)
+{
+    return a->device ? device_stream(a->device) : NULL;
+}
+
 int arrays_push_batch(struct arrays *a, uint32_t n, struct engine_error *error)
 {
     return push(a, &a->block_table, a->block_table.bytes, error) ||

@@ -44,6 +44,8 @@ void arrays_free(struct arrays *a);
  */
 int arrays_upload(struct arrays *a, const void *host, size_t bytes, void **out,
                   struct engine_error *error);
+/* The stream that the library's calls and the copies below share; NULL on the CPU. */
+void *arrays_stream(const struct arrays *a);
 int arrays_push_batch(struct arrays *a, uint32_t n, struct engine_error *error);
 int arrays_push_layer(struct arrays *a, uint32_t n, struct engine_error *error);
 int arrays_pull_attended(struct arrays *a, uint32_t n, struct engine_error *error);

@@ -233,7 +233,8 @@ static int append_layer(struct session *s, uint32_t layer, uint32_t n, struct en
     args.rope_table = s->rope;
     args.norm_weight = a->kv_norms[layer];
     args.norm_eps = c->rms_eps;
-    return engine_api_check(s->api, s->api->lkv_append(s->pool, &args, NULL), "append", error);
+    return engine_api_check(s->api, s->api->lkv_append(s->pool, &args, arrays_stream(&s->arrays)),
+                            "append", error);
 }
 
 static int attend_layer(struct session *s, uint32_t layer, uint32_t n, struct engine_error *error)
@@ -250,7 +251,8 @@ static int attend_layer(struct session *s, uint32_t layer, uint32_t n, struct en
                                (int64_t[]){heads * c->rope_dim, c->rope_dim, 1});
     lkv_tensor out = tensor(a->attended.device, 3, (int64_t[]){n, heads, c->v_dim},
                             (int64_t[]){heads * c->v_dim, c->v_dim, 1});
-    lkv_status status = s->api->lkv_rope_apply(s->rope, &raw, &turned, a->positions.device, NULL);
+    lkv_status status =
+        s->api->lkv_rope_apply(s->rope, &raw, &turned, a->positions.device, arrays_stream(a));
     if (engine_api_check(s->api, status, "RoPE of q", error))
         return -1;
     lkv_batch batch = batch_of(s, n);
@@ -260,7 +262,7 @@ static int attend_layer(struct session *s, uint32_t layer, uint32_t n, struct en
     args.workspace_bytes = s->workspace_bytes;
     args.scale = model_describe(c).softmax_scale;
     args.layer = layer;
-    status = s->api->lkv_attend(s->plan, s->pool, &batch, &args, NULL);
+    status = s->api->lkv_attend(s->plan, s->pool, &batch, &args, arrays_stream(a));
     return engine_api_check(s->api, status, "attend", error);
 }
 
@@ -318,8 +320,8 @@ int session_run(struct session *s, const int32_t *tokens, uint32_t n, float *log
     if (check_tokens(s, tokens, n, error) || schedule(s, tokens, n, error))
         return -1;
     lkv_batch batch = batch_of(s, n);
-    lkv_status status =
-        s->api->lkv_plan_update(s->plan, &batch, a->workspace.device, s->workspace_bytes, NULL);
+    lkv_status status = s->api->lkv_plan_update(s->plan, &batch, a->workspace.device,
+                                                s->workspace_bytes, arrays_stream(a));
     if (engine_api_check(s->api, status, "plan update", error))
         return -1;
     for (uint32_t i = 0; i < n; i++)
