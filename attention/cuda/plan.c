@@ -66,7 +66,8 @@ lkv_status lkvi_cuda_plan(void *opaque, struct lkvi_plan_params *p)
     struct lkvi_cuda_state *state = opaque;
     const struct lkvi_cuda_kernel *k;
     struct layout l;
-    for (uint32_t i = 0; (k = row_at(i)) != NULL; i++) {
+    uint32_t first = p->flags & LKVI_PLAN_GENERIC_ROWS ? lkvi_sm90_num_kernels : 0;
+    for (uint32_t i = first; (k = row_at(i)) != NULL; i++) {
         if (!row_fits(k, p, &state->launch))
             continue;
         p->kernel_row = i;

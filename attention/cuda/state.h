@@ -26,6 +26,10 @@ struct lkvi_cuda_state {
     char name[128];
 };
 
+/* A plan flag of the tests (api/ refuses it): an architecture's own rows are passed over, so that
+ * the generic family runs where it would not be chosen. */
+#define LKVI_PLAN_GENERIC_ROWS 0x80000000u
+
 /* The core's way to speak, set once by lkvi_backend_open. */
 extern const struct lkvi_host *lkvi_cuda_host;
 
