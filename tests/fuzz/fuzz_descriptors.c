@@ -70,11 +70,11 @@ static void *pointer(struct input *in, void *valid)
 
 static int fits_arena(const lkv_tensor *t)
 {
-    __int128 bytes = 8;
+    long double bytes = 8;
     for (unsigned i = 0; i < 4; i++) {
         if (t->shape[i] < 0 || t->stride[i] < 0)
             return 0;
-        bytes += (__int128)t->shape[i] * t->stride[i] * 8;
+        bytes += (long double)t->shape[i] * (long double)t->stride[i] * 8;
     }
     return bytes < ARENA;
 }
