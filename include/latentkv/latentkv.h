@@ -538,6 +538,11 @@ LKV_API lkv_status lkv_pool_query(lkv_pool *pool, lkv_pool_stats *stats);
 /* Walks every invariant of the manager; LKV_E_INTERNAL with the first that is broken. For
  * production too: O(blocks) under the lock. */
 LKV_API lkv_status lkv_pool_check(lkv_pool *pool);
+/* The statistics as Prometheus text, names latentkv_pool_*. labels: name="value" pairs with commas
+ * between them, put on every sample; NULL or "": none. *needed is the length with the closing zero;
+ * capacity 0 only asks for it, a smaller one is LKV_E_INVALID. LIBRARY pools. */
+LKV_API lkv_status lkv_pool_metrics_text(lkv_pool *pool, const char *labels, char *buffer,
+                                         size_t capacity, size_t *needed);
 
 /* ---- project: weights and RoPE ---- */
 

@@ -311,6 +311,8 @@ typedef struct lkv_pool_stats {
 } lkv_pool_stats;
 LKV_API lkv_status lkv_pool_query(lkv_pool *pool, lkv_pool_stats *stats);
 LKV_API lkv_status lkv_pool_check(lkv_pool *pool);
+LKV_API lkv_status lkv_pool_metrics_text(lkv_pool *pool, const char *labels, char *buffer,
+                                         size_t capacity, size_t *needed);
 typedef struct lkv_weights lkv_weights;
 typedef struct lkv_rope lkv_rope;
 typedef struct lkv_weights_desc {

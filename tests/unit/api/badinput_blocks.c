@@ -109,6 +109,14 @@ static void bad_pool_queries(struct world *w)
     BAD(lkv_pool_query, "released", INVALID, w->dead_pool, &o->stats);
     BAD(lkv_pool_query, "NULL", INVALID, w->pool, NULL);
     BAD(lkv_pool_query, "alignment", INVALID, w->pool, OFF(&o->stats));
+    BAD(lkv_pool_metrics_text, "NULL", INVALID, NULL, NULL, NULL, 0, &o->bytes);
+    BAD(lkv_pool_metrics_text, "released", INVALID, w->dead_pool, NULL, NULL, 0, &o->bytes);
+    BAD(lkv_pool_metrics_text, "LIBRARY", INVALID, w->engine, NULL, NULL, 0, &o->bytes);
+    BAD(lkv_pool_metrics_text, "buffer", INVALID, w->pool, NULL, NULL, 9, &o->bytes);
+    BAD(lkv_pool_metrics_text, "capacity is 9", INVALID, w->pool, NULL, (char *)o->rows, 9,
+        &o->bytes);
+    BAD(lkv_pool_metrics_text, "needed", INVALID, w->pool, NULL, NULL, 0, NULL);
+    BAD(lkv_pool_metrics_text, "labels", INVALID, w->pool, "a=", NULL, 0, &o->bytes);
     BAD(lkv_pool_check, "NULL", INVALID, NULL);
     BAD(lkv_pool_check, "released", INVALID, w->dead_pool);
     BAD(lkv_pool_apply_copies, "NULL", INVALID, NULL, 0, NULL);
