@@ -1,6 +1,7 @@
 /* In: the shape of a pool. Out: the manager, its figures, its end.
  * All memory of the manager comes from one arena; destroying the arena is the whole of the end, so
  * a chain of a million blocks is freed without a walk. */
+#include <sys/mman.h>
 #include "block_manager/state.h"
 
 static lkv_status config_check(const struct lkvi_manager_config *config)
@@ -19,6 +20,16 @@ static lkv_status config_check(const struct lkvi_manager_config *config)
     return LKV_OK;
 }
 
+/* Random access over megabytes: huge pages save most of the page walks. Advice only. */
+static void advise_huge(void *p, uint64_t bytes)
+{
+    const uintptr_t huge = 2u << 20;
+    uintptr_t begin = ((uintptr_t)p + huge - 1) & ~(huge - 1);
+    uintptr_t end = ((uintptr_t)p + bytes) & ~(huge - 1);
+    if (begin < end)
+        madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+}
+
 static lkv_status arrays_create(struct lkvi_manager *m)
 {
     uint64_t n = (uint64_t)m->num_blocks + 1;
@@ -29,6 +40,9 @@ static lkv_status arrays_create(struct lkvi_manager *m)
     m->seqs = lkvi_zalloc(m->arena, m->max_seqs, sizeof *m->seqs);
     if (!m->blocks || !m->cold || !m->tokens || !m->stack || !m->seqs)
         return lkvi_fail(LKV_E_NO_MEMORY, "no memory for the metadata of %u blocks", m->num_blocks);
+    advise_huge(m->blocks, n * sizeof *m->blocks);
+    advise_huge(m->cold, n * sizeof *m->cold);
+    advise_huge(m->tokens, n * m->block_tokens * sizeof *m->tokens);
     return LKV_OK;
 }
 
@@ -58,6 +72,9 @@ static lkv_status build(struct lkvi_manager *m, const struct lkvi_manager_config
     LKV_TRY(arrays_create(m));
     LKV_TRY(lkvi_lru_create(&m->lru, m->arena, m->num_blocks));
     LKV_TRY(lkvi_index_create(&m->index, m->arena, m->num_blocks, config->hash_bits));
+    advise_huge(m->index.slots, m->index.capacity * sizeof *m->index.slots);
+    memcpy(m->identity, config->identity, sizeof m->identity);
+    LKV_TRY(lkvi_events_create(m, config->event_slots));
     lists_fill(m);
     return LKV_OK;
 }
