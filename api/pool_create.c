@@ -8,7 +8,12 @@
 #include "core/alloc.h"
 #include "core/status.h"
 
-enum { MEMORY_ALIGNMENT = 256, LAYER_ALIGNMENT = 16, DEFAULT_MAX_SEQS = 1024 };
+enum {
+    MEMORY_ALIGNMENT = 256,
+    LAYER_ALIGNMENT = 16,
+    DEFAULT_MAX_SEQS = 1024,
+    DEFAULT_EVENTS = 16384
+};
 
 static void pool_destroy(struct lkv_pool *pool)
 {
@@ -114,6 +119,8 @@ static lkv_status build_host(struct lkv_pool *pool, const lkv_pool_desc *d)
                                          .max_seqs = d->max_seqs ? d->max_seqs : DEFAULT_MAX_SEQS,
                                          .flags =
                                              d->flags & (LKV_POOL_NO_CACHE | LKV_POOL_NO_PARTIAL)};
+    if (d->flags & LKV_POOL_EVENTS)
+        config.event_slots = d->num_events ? (uint32_t)d->num_events : DEFAULT_EVENTS;
     lkvi_pool_identity(d, config.identity);
     return lkvi_manager_create(&config, &pool->manager);
 }

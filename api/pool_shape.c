@@ -12,7 +12,7 @@
 #include "core/sha256.h"
 #include "core/status.h"
 
-enum { STRIDE_ALIGNMENT = 16, MAX_LAYERS = 4096, MAX_SEQS = 1 << 20 };
+enum { STRIDE_ALIGNMENT = 16, MAX_LAYERS = 4096, MAX_SEQS = 1 << 20, MAX_EVENTS = 1 << 24 };
 #define MAX_BLOCKS ((uint64_t)INT32_MAX - 1) /* ids are int32 and LIBRARY pools have one more */
 
 static lkv_status check_counts(const lkv_pool_desc *d)
@@ -39,7 +39,8 @@ static lkv_status check_counts(const lkv_pool_desc *d)
 /* Things that only make sense together. */
 static lkv_status check_owner(const lkv_pool_desc *d)
 {
-    const uint32_t flags = LKV_POOL_METADATA_ONLY | LKV_POOL_NO_CACHE | LKV_POOL_NO_PARTIAL;
+    const uint32_t flags =
+        LKV_POOL_METADATA_ONLY | LKV_POOL_NO_CACHE | LKV_POOL_NO_PARTIAL | LKV_POOL_EVENTS;
     if (d->owner > LKV_OWNER_ENGINE)
         return lkvi_fail(LKV_E_INVALID, "owner is %u; need LKV_OWNER_LIBRARY or LKV_OWNER_ENGINE",
                          d->owner);
@@ -57,6 +58,11 @@ static lkv_status check_owner(const lkv_pool_desc *d)
         return lkvi_fail(LKV_E_INVALID,
                          "num_planes is %u; planes need record memory and LKV_OWNER_LIBRARY",
                          d->num_planes);
+    if ((d->flags & LKV_POOL_EVENTS) && d->owner == LKV_OWNER_ENGINE)
+        return lkvi_fail(LKV_E_INVALID, "LKV_POOL_EVENTS with LKV_OWNER_ENGINE; need LIBRARY");
+    if (d->num_events > MAX_EVENTS || (d->num_events && !(d->flags & LKV_POOL_EVENTS)))
+        return lkvi_fail(LKV_E_INVALID, "num_events is %llu; need at most %d, with LKV_POOL_EVENTS",
+                         (unsigned long long)d->num_events, MAX_EVENTS);
     if (!isfinite(d->fallback_headroom) || d->fallback_headroom < 0)
         return lkvi_fail(LKV_E_INVALID, "fallback_headroom is %g; need a finite value from 0",
                          d->fallback_headroom);

@@ -186,6 +186,8 @@ static lkv_status check_children(const struct lkvi_manager *m, const struct tall
     }
     CHECK("I4 entries of the index", entries, t->indexed, 0);
     CHECK("I4 cached blocks", m->counts.cached, t->indexed, 0);
+    if (m->events.capacity)
+        CHECK("I6 keys that the events have left", m->events.stored, t->indexed, 0);
     return LKV_OK;
 }
 
@@ -239,6 +241,7 @@ static lkv_status check_keysets(const struct lkvi_manager *m)
     for (uint32_t i = 0; i < m->max_seqs; i++)
         if (m->seqs[i].keys && m->seqs[i].keys->whole_set)
             counted += !keys_seen_before(m, i);
+    counted += lkvi_events_keysets(m);
     CHECK("references to key sets", held, counted, 0);
     return LKV_OK;
 }

@@ -18,6 +18,7 @@ struct lkvi_manager_config {
     uint32_t max_seqs;
     uint32_t flags;       /* LKV_POOL_NO_CACHE, LKV_POOL_NO_PARTIAL */
     uint32_t hash_bits;   /* 0: all; tests cut the index hash to this many bits */
+    uint32_t event_slots; /* of the ring; 0: no events */
     uint8_t identity[32]; /* digest of the pool's identity: enters every root key */
 };
 
@@ -56,6 +57,8 @@ lkv_status lkvi_lease_release(struct lkvi_manager *m, lkv_lease lease, uint64_t 
 lkv_status lkvi_manager_evict(struct lkvi_manager *m, uint64_t n, uint64_t *evicted);
 lkv_status lkvi_manager_reset(struct lkvi_manager *m, uint32_t flags);
 lkv_status lkvi_manager_query(struct lkvi_manager *m, lkv_pool_stats *stats);
+/* Fills the out fields; in a failed call none. */
+lkv_status lkvi_events_read(struct lkvi_manager *m, lkv_event_batch *batch);
 lkv_status lkvi_manager_check(struct lkvi_manager *m);
 
 #endif

@@ -131,6 +131,7 @@ void lkvi_publish(struct lkvi_manager *m, uint32_t b, uint32_t parent, uint32_t 
     link_child(m, b);
     m->counts.cached++;
     m->sums.published++;
+    lkvi_events_stored(m, b);
 }
 
 static void clear_identity(struct lkvi_manager *m, uint32_t b)
@@ -145,6 +146,7 @@ static void clear_identity(struct lkvi_manager *m, uint32_t b)
 void lkvi_unpublish(struct lkvi_manager *m, uint32_t b)
 {
     uint32_t parent = m->blocks[b].parent;
+    lkvi_events_removed(m, b);
     lkvi_index_remove(&m->index, m->cold[b].hash, b);
     unlink_child(m, b);
     clear_identity(m, b);
@@ -175,4 +177,5 @@ void lkvi_forget_all(struct lkvi_manager *m)
         lkvi_make_free(m, b);
     }
     m->counts.cached = 0;
+    lkvi_events_cleared(m);
 }

@@ -10,6 +10,7 @@
 #include <pthread.h>
 #include <stdint.h>
 #include <string.h>
+#include "block_manager/events.h"
 #include "block_manager/index.h"
 #include "block_manager/keys.h"
 #include "block_manager/lru.h"
@@ -121,6 +122,8 @@ struct lkvi_manager {
     uint64_t num_copies, copies_capacity;
     struct lkvi_lease *leases;
     uint32_t num_leases, leases_capacity, free_lease;
+    uint8_t identity[32]; /* of the pool: parent digest of every first block */
+    struct lkvi_events events;
 };
 
 static inline void lkvi_lock(struct lkvi_manager *m)

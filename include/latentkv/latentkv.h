@@ -214,7 +214,8 @@ enum { LKV_OWNER_LIBRARY = 0, LKV_OWNER_ENGINE = 1 };
 enum {
     LKV_POOL_METADATA_ONLY = 1, /* no record memory: the block manager alone; LIBRARY only */
     LKV_POOL_NO_CACHE = 2,      /* no prefix cache */
-    LKV_POOL_NO_PARTIAL = 4     /* no reuse of a part of a block */
+    LKV_POOL_NO_PARTIAL = 4,    /* no reuse of a part of a block */
+    LKV_POOL_EVENTS = 8         /* keeps events of the prefix cache, lkv_pool_events */
 };
 enum { LKV_PLANE_DEVICE = 0, LKV_PLANE_HOST = 1 };
 
@@ -262,6 +263,7 @@ typedef struct lkv_pool_desc {
     const uint8_t *model_fingerprint; /* [32] host, NULL: zeros. Enters every prefix key */
     uint32_t num_planes;              /* at most 8 */
     uint32_t reserved;                /* 0 */
+    uint64_t num_events;              /* of the ring, with POOL_EVENTS; 0: 16384. At most 2^24 */
 } lkv_pool_desc;
 
 /* What the layout rule of docs/formats.md gives for a pool. */
@@ -507,6 +509,49 @@ enum {
 };
 /* Drops the whole prefix cache. LKV_E_BUSY with the number of live blocks unless forced. */
 LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
+
+enum { LKV_EVENT_STORED = 1, LKV_EVENT_REMOVED = 2, LKV_EVENT_CLEARED = 3 };
+enum { LKV_TIER_DEVICE = 0 };
+enum {
+    LKV_REMOVED_EVICTED = 1, /* idle, given up for room */
+    LKV_REMOVED_DETACHED = 2 /* in use, but its prefix had to go: it cannot be hit any more */
+};
+
+/* The prefix cache changed. digest names a cached block in every process: SHA-256(parent | u32
+ * token count | tokens as u32 | keys), little endian; parent of a first block: the pool's identity.
+ * keys: u8 tag, u32 length, bytes each; a key that does not span the whole prompt begins with its
+ * place in the block, i64 begin and u64 end. Frozen. */
+typedef struct lkv_event {
+    uint64_t seq;              /* 1, 2, ... */
+    uint32_t kind;             /* LKV_EVENT_* */
+    uint32_t tier;             /* LKV_TIER_* */
+    uint32_t reason;           /* REMOVED: LKV_REMOVED_* */
+    uint32_t remaining_copies; /* REMOVED: of the same key, in any tier */
+    uint64_t tokens_offset;    /* STORED: bytes from lkv_event_batch.data; int32 */
+    uint64_t keys_offset;      /* likewise */
+    uint32_t num_tokens;       /* 0 where data is NULL, as keys_bytes */
+    uint32_t keys_bytes;
+    uint8_t parent[32]; /* STORED */
+    uint8_t digest[32]; /* STORED, REMOVED */
+} lkv_event;
+
+typedef struct lkv_event_batch {
+    size_t size;
+    uint64_t from_seq; /* the first wanted; 0 and 1: from the start */
+    lkv_event *events; /* out [capacity] */
+    uint64_t capacity;
+    void *data;             /* out [data_capacity], 8-byte aligned; NULL: no tokens and keys */
+    uint64_t data_capacity; /* one event needs 4 * tokens_per_block + its keys, rounded up to 8 */
+    uint64_t num_events;    /* out */
+    uint64_t data_bytes;    /* out */
+    uint64_t next_seq;      /* out: from_seq of the next call */
+    uint64_t lost;          /* out: wanted, but the ring has forgotten them */
+} lkv_event_batch;
+
+/* Events from from_seq on, oldest first, as many as there are and as fit. Replaying all of them
+ * gives exactly the keys of the prefix cache; a reader that lost some cannot know it any more, and
+ * starts again after lkv_pool_reset. Pools with LKV_POOL_EVENTS. */
+LKV_API lkv_status lkv_pool_events(lkv_pool *pool, lkv_event_batch *batch);
 
 /* ENGINE pools fill blocks_total and blocks_base only. */
 typedef struct lkv_pool_stats {

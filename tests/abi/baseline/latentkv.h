@@ -105,7 +105,12 @@ enum {
     LKV_ENCODE_ROTATE = 8
 };
 enum { LKV_OWNER_LIBRARY = 0, LKV_OWNER_ENGINE = 1 };
-enum { LKV_POOL_METADATA_ONLY = 1, LKV_POOL_NO_CACHE = 2, LKV_POOL_NO_PARTIAL = 4 };
+enum {
+    LKV_POOL_METADATA_ONLY = 1,
+    LKV_POOL_NO_CACHE = 2,
+    LKV_POOL_NO_PARTIAL = 4,
+    LKV_POOL_EVENTS = 8
+};
 enum { LKV_PLANE_DEVICE = 0, LKV_PLANE_HOST = 1 };
 typedef struct lkv_plane_desc {
     uint64_t bytes_per_block;
@@ -138,6 +143,7 @@ typedef struct lkv_pool_desc {
     const uint8_t *model_fingerprint;
     uint32_t num_planes;
     uint32_t reserved;
+    uint64_t num_events;
 } lkv_pool_desc;
 typedef struct lkv_block_info {
     size_t size;
@@ -284,6 +290,35 @@ LKV_API lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t f
 LKV_API lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted);
 enum { LKV_RESET_FORCE = 1 };
 LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
+enum { LKV_EVENT_STORED = 1, LKV_EVENT_REMOVED = 2, LKV_EVENT_CLEARED = 3 };
+enum { LKV_TIER_DEVICE = 0 };
+enum { LKV_REMOVED_EVICTED = 1, LKV_REMOVED_DETACHED = 2 };
+typedef struct lkv_event {
+    uint64_t seq;
+    uint32_t kind;
+    uint32_t tier;
+    uint32_t reason;
+    uint32_t remaining_copies;
+    uint64_t tokens_offset;
+    uint64_t keys_offset;
+    uint32_t num_tokens;
+    uint32_t keys_bytes;
+    uint8_t parent[32];
+    uint8_t digest[32];
+} lkv_event;
+typedef struct lkv_event_batch {
+    size_t size;
+    uint64_t from_seq;
+    lkv_event *events;
+    uint64_t capacity;
+    void *data;
+    uint64_t data_capacity;
+    uint64_t num_events;
+    uint64_t data_bytes;
+    uint64_t next_seq;
+    uint64_t lost;
+} lkv_event_batch;
+LKV_API lkv_status lkv_pool_events(lkv_pool *pool, lkv_event_batch *batch);
 typedef struct lkv_pool_stats {
     size_t size;
     uint64_t blocks_total;

@@ -16,7 +16,11 @@ static void bad_pool_numbers(struct world *w)
     POOL(d.encode_flags = 1u << 31, "encode_flags", INVALID);
     POOL(d.encode_flags = LKV_ENCODE_NVFP4_FOUR_OVER_SIX, "encode_flags", INVALID);
     POOL(d.owner = 2, "owner is 2", INVALID);
-    POOL(d.flags = 8, "flags", INVALID);
+    POOL(d.flags = 1u << 30, "flags", INVALID);
+    POOL((d.flags = LKV_POOL_EVENTS, d.owner = LKV_OWNER_ENGINE, d.num_planes = 0), "EVENTS",
+         INVALID);
+    POOL(d.num_events = 9, "LKV_POOL_EVENTS", INVALID);
+    POOL((d.flags = LKV_POOL_EVENTS, d.num_events = UINT64_MAX), "num_events", INVALID);
     POOL(d.tokens_per_block = 0, "tokens_per_block is 0", INVALID);
     POOL(d.tokens_per_block = 48, "tokens_per_block is 48", INVALID);
     POOL(d.latent_dim = 0, "latent_dim is 0", INVALID);
@@ -117,6 +121,18 @@ static void bad_pool_queries(struct world *w)
         &o->bytes);
     BAD(lkv_pool_metrics_text, "needed", INVALID, w->pool, NULL, NULL, 0, NULL);
     BAD(lkv_pool_metrics_text, "labels", INVALID, w->pool, "a=", NULL, 0, &o->bytes);
+    lkv_event_batch batch = {.size = sizeof batch};
+    BAD(lkv_pool_events, "NULL", INVALID, NULL, &batch);
+    BAD(lkv_pool_events, "released", INVALID, w->dead_pool, &batch);
+    BAD(lkv_pool_events, "LIBRARY", INVALID, w->engine, &batch);
+    BAD(lkv_pool_events, "LKV_POOL_EVENTS", INVALID, w->pool, &batch);
+    BAD(lkv_pool_events, "NULL", INVALID, w->pool, NULL);
+    WITH(lkv_event_batch, d, batch, d.capacity = 1,
+         BAD(lkv_pool_events, "events is NULL", INVALID, w->pool, &d));
+    WITH(lkv_event_batch, d, batch, d.data_capacity = 8,
+         BAD(lkv_pool_events, "data is NULL", INVALID, w->pool, &d));
+    WITH(lkv_event_batch, d, batch, d.size = 0,
+         BAD(lkv_pool_events, "size is 0", INVALID, w->pool, &d));
     BAD(lkv_pool_check, "NULL", INVALID, NULL);
     BAD(lkv_pool_check, "released", INVALID, w->dead_pool);
     BAD(lkv_pool_apply_copies, "NULL", INVALID, NULL, 0, NULL);

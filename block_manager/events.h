@@ -1,0 +1,43 @@
+/* What happened to the prefix index, for a router outside: a bounded ring of numbered events.
+ *
+ *   seq   oldest                              next - 1
+ *          |  Stored  Stored  Removed  Cleared  ...  |     older ones are overwritten and counted
+ *
+ * Replaying all of them gives exactly the index. Off (capacity 0) it costs one branch. */
+#ifndef LKVI_BLOCK_MANAGER_EVENTS_H
+#define LKVI_BLOCK_MANAGER_EVENTS_H
+
+#include <stdint.h>
+#include "block_manager/digest.h"
+#include "core/alloc.h"
+
+struct lkvi_manager;
+
+struct lkvi_event {
+    uint32_t kind, reason; /* LKV_EVENT_*, LKV_REMOVED_* */
+    uint32_t keyset;       /* Stored: holds a reference */
+    uint32_t reserved;
+    uint8_t parent[LKVI_DIGEST_BYTES], digest[LKVI_DIGEST_BYTES];
+};
+
+struct lkvi_events {
+    struct lkvi_event *ring; /* [capacity], of event seq at seq % capacity */
+    int32_t *tokens;         /* [capacity][block_tokens] of Stored */
+    uint8_t *digests;        /* [N + 1][32] of indexed blocks; of block 0 the pool's identity */
+    uint64_t next;           /* seq of the next event; the first is 1 */
+    uint64_t stored;         /* keys that a replay would hold now */
+    uint32_t capacity;       /* 0: off */
+    uint32_t reason;         /* set around a removal whose reason the block's state does not tell */
+};
+
+lkv_status lkvi_events_create(struct lkvi_manager *m, uint32_t capacity);
+
+/* Told by prefix.c under the lock; none can fail. */
+void lkvi_events_stored(struct lkvi_manager *m, uint32_t b);
+void lkvi_events_removed(struct lkvi_manager *m, uint32_t b); /* before it leaves the index */
+void lkvi_events_cleared(struct lkvi_manager *m);
+
+/* References to key sets that the ring holds; for the check. */
+uint64_t lkvi_events_keysets(const struct lkvi_manager *m);
+
+#endif
