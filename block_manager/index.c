@@ -27,7 +27,7 @@ static void draw_secret(uint8_t *secret, size_t bytes)
 lkv_status lkvi_index_create(struct lkvi_index *index, struct lkvi_arena *arena,
                              uint32_t num_blocks, uint32_t hash_bits)
 {
-    uint64_t capacity = (uint64_t)num_blocks + num_blocks / 2 + 16;
+    uint64_t capacity = (uint64_t)num_blocks * 2 + 16;
     index->capacity = capacity > UINT32_MAX ? UINT32_MAX : (uint32_t)capacity;
     index->hash_mask = hash_bits && hash_bits < 32 ? ~(UINT32_MAX >> hash_bits) : UINT32_MAX;
     draw_secret(index->secret, sizeof index->secret);

@@ -12,7 +12,7 @@ struct lkvi_index_slot {
 };
 
 struct lkvi_index {
-    struct lkvi_index_slot *slots; /* 1.5 a block, so a probe always ends */
+    struct lkvi_index_slot *slots; /* 2 a block: probes end soon */
     uint32_t capacity;
     uint32_t hash_mask; /* tests cut the hash: everything collides, nothing may be confused */
     uint8_t secret[192];

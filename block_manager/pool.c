@@ -65,7 +65,10 @@ static void prefetch_victims(const struct lkvi_manager *m)
     if (!near)
         return;
     __builtin_prefetch(&m->blocks[m->blocks[near].parent], 1);
-    __builtin_prefetch(&m->index.slots[lkvi_index_home(&m->index, m->cold[near].hash)], 1);
+    const char *slot =
+        (const char *)&m->index.slots[lkvi_index_home(&m->index, m->cold[near].hash)];
+    __builtin_prefetch(slot, 1);
+    __builtin_prefetch(slot + 64, 1);
     __builtin_prefetch(&m->blocks[m->blocks[near].next_sibling], 1);
     __builtin_prefetch(&m->blocks[m->blocks[near].previous_sibling], 1);
 }

@@ -76,6 +76,33 @@ static uint64_t rows_of(const lkv_step *step, uint32_t i)
     return step->num_rows ? step->num_rows[i] : step->num_new ? step->num_new[i] : 0;
 }
 
+/* Rows to come, or NULL: handles are not checked yet, so only their slot is believed. */
+static const struct lkvi_seq *ahead(const struct lkvi_manager *m, const lkv_step *step, uint64_t i)
+{
+    uint32_t slot = i < step->num_seqs ? (uint32_t)step->seqs[i] : 0;
+    return slot && slot <= m->max_seqs ? &m->seqs[slot - 1] : NULL;
+}
+
+/* Each row touches its record, the end of its table, its tail's record and tokens, in this order;
+ * each of them is fetched a few rows after the one that names it. */
+static void prefetch_rows(const struct lkvi_manager *m, const lkv_step *step, uint64_t i)
+{
+    const struct lkvi_seq *s = ahead(m, step, i + 30);
+    if (s) {
+        __builtin_prefetch(s, 1);
+        __builtin_prefetch((const char *)s + 64, 1);
+    }
+    s = ahead(m, step, i + 20);
+    if (s && s->num_blocks)
+        __builtin_prefetch(&s->table[s->num_blocks - 1]);
+    s = ahead(m, step, i + 10);
+    if (s && s->num_blocks) {
+        uint32_t tail = (uint32_t)s->table[s->num_blocks - 1];
+        __builtin_prefetch(&m->blocks[tail], 1);
+        __builtin_prefetch(lkvi_block_tokens(m, tail) + (s->length & (m->block_tokens - 1)), 1);
+    }
+}
+
 static lkv_status plan(struct lkvi_manager *m, lkv_step *step, lkv_admission *result)
 {
     struct lkvi_growth total = {0, 0, 0};
@@ -84,6 +111,7 @@ static lkv_status plan(struct lkvi_manager *m, lkv_step *step, lkv_admission *re
     lkvi_room(m, 0, 0, 0, result);
     for (uint32_t i = 0; i < step->num_seqs; i++) {
         step->failed_row = i;
+        prefetch_rows(m, step, i);
         LKV_TRY(plan_row(m, step, i, &total, result));
         num_rows += rows_of(step, i);
         if ((step->slots || step->positions) && num_rows > step->slots_capacity)
@@ -157,21 +185,6 @@ static void write_row(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
         write_slots(m, step->slots + first, row);
 }
 
-/* What the row after next will touch: its record, then its tail's tokens. */
-static void prefetch_row(const struct lkvi_manager *m, const lkv_step *step, uint32_t i)
-{
-    if (i + 8 < step->num_seqs && step->seqs[i + 8])
-        __builtin_prefetch(&m->seqs[(uint32_t)step->seqs[i + 8] - 1]);
-    if (i + 4 >= step->num_seqs || !step->seqs[i + 4])
-        return;
-    const struct lkvi_seq *s = &m->seqs[(uint32_t)step->seqs[i + 4] - 1];
-    if (s->num_blocks) {
-        uint64_t slot = s->length & (m->block_tokens - 1);
-        uint32_t b = (uint32_t)s->table[s->num_blocks - 1];
-        __builtin_prefetch(lkvi_block_tokens(m, b) + slot, 1);
-    }
-}
-
 static void execute(struct lkvi_manager *m, const lkv_step *step)
 {
     const int32_t *tokens = step->tokens;
@@ -181,7 +194,6 @@ static void execute(struct lkvi_manager *m, const lkv_step *step)
     for (uint32_t i = 0; i < step->num_seqs; i++) {
         struct row row;
         row_find(m, step, i, &row);
-        prefetch_row(m, step, i);
         if (row.s)
             lkvi_grow(m, row.s, tokens, tokens ? row.num_new : 0);
         if (tokens && step->num_new)
