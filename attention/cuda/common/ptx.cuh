@@ -49,6 +49,13 @@ __device__ __forceinline__ float2 unpack_half2(uint32_t x)
     return __half22float2(*reinterpret_cast<__half2 *>(&x));
 }
 
+/* The same value in a form that the compiler knows to be equal in all lanes: a loop it bounds may
+ * then keep addresses and descriptors in uniform registers. */
+__device__ __forceinline__ int uniform(int x)
+{
+    return __shfl_sync(~0u, x, 0);
+}
+
 /* ---- barriers */
 __device__ __forceinline__ void mbarrier_init(uint32_t bar, uint32_t count)
 {

@@ -13,7 +13,7 @@ constexpr int kRows = 16;     /* (token, head) rows a CTA: the N of every produc
 constexpr int kTile = 64;     /* KV tokens a step: the M of the score product */
 constexpr int kThreads = 128; /* one warpgroup */
 constexpr int kCtasPerSm = 2;
-constexpr int kRowTilesMax = 4; /* CTAs that read the same range, one behind the other's L2 lines */
+constexpr int kRowTilesMax = 8; /* CTAs that read the same range, one behind the other's L2 lines */
 constexpr int kBox = 128;       /* bytes of a swizzled row */
 constexpr int kBoxBytes = kTile * kBox;
 constexpr int kSmemPerSm = 233472, kSmemReserved = 1024;
@@ -55,6 +55,20 @@ struct alignas(1024) int8_smem {
     row_state rows;
 };
 static_assert(sizeof(int8_smem) <= kSmemPerSm / kCtasPerSm - kSmemReserved, "two CTAs an SM");
+
+constexpr int kScaleRow = 48; /* bytes of an NVFP4 record's scales */
+
+struct alignas(1024) nvfp4_smem {
+    uint8_t tile[8][kBoxBytes];   /* fp16, 64 k-positions a box: [token][position] */
+    uint8_t latent[2][kBoxBytes]; /* raw, 256 dims a box; 16 tokens of it belong to each warp */
+    uint8_t rope[kBoxBytes];
+    uint8_t q[8][kRows * kBox];
+    uint8_t q_rope[kRows * kBox];
+    uint8_t p[kRows * kBox];
+    uint8_t scales[kTile * kScaleRow];
+    row_state rows;
+};
+static_assert(sizeof(nvfp4_smem) <= kSmemPerSm / kCtasPerSm - kSmemReserved, "two CTAs an SM");
 
 } // namespace lkvi
 #endif

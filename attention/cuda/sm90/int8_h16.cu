@@ -124,8 +124,8 @@ __device__ __forceinline__ void load_q(const decode_args &a, int8_smem &sm, cons
 __device__ __forceinline__ void scores(int8_smem &sm, int stage, int (&latent)[16],
                                        float (&rope)[8])
 {
-    uint64_t k = wgmma_descriptor(shared_address(sm.latent[stage]));
-    uint64_t q = wgmma_descriptor(shared_address(sm.q));
+    uint32_t k = wgmma_descriptor(shared_address(sm.latent[stage]));
+    uint32_t q = wgmma_descriptor(shared_address(sm.q));
 #pragma unroll
     for (int box = 0; box < 4; box++)
 #pragma unroll
@@ -160,7 +160,7 @@ __device__ __forceinline__ void widen(uint32_t x, uint32_t y, uint32_t &d0, uint
 __device__ __forceinline__ void accumulate(const uint8_t *box, uint32_t p, float (&o)[8][8], int g,
                                            int c)
 {
-    uint64_t b = wgmma_descriptor(p);
+    uint32_t b = wgmma_descriptor(p);
     uint32_t a[2][8][4];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -224,97 +224,90 @@ __device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
     softmax_start(x);
 }
 
-struct stage_cursor {
-    int stage;
-    uint32_t phase;
-};
-
 __device__ __forceinline__ void decode_range(const decode_args &a, const int8_maps &maps,
-                                             int8_smem &sm, int range, stage_cursor &at)
+                                             int8_smem &sm, int range, int &count)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     feed f;
     feed_start(a, f, range, lane);
-    int tile = f.tile;
-    sequence s = {-1, 0, 0, 0, 0, f.tile};
-    const int first_seq = f.seq.index;
-    const int end = f.end;
+    int tile = uniform(f.tile);
+    /* tile + turn counts this CTA's tiles: its last bit is the stage, the next one the phase. */
+    const int turn = uniform(count - f.tile);
+    int next_seq = f.seq.index;
+    const int end = uniform(f.end);
     for (int i = 0; i < 2; i++) {
         if (warp == 0)
-            fetch_head(a, maps, sm, f, (at.stage + i) & 1, lane);
-        fetch_latent(a, maps, sm, f, (at.stage + i) & 1, warp, lane);
+            fetch_head(a, maps, sm, f, (count + i) & 1, lane);
+        fetch_latent(a, maps, sm, f, (count + i) & 1, warp, lane);
     }
-    int least = 0;
-    float o[8][8];
-    softmax_state x;
-    float scale[4], q_sum[4];
-    for (; tile < end; tile++) {
-        if (tile >= s.tile_end) {
+    while (tile < end) {
+        const sequence s = sequence_of(a, next_seq, tile);
+        const int seq_end = min(end, uniform(s.tile_end));
+        barrier_sync<1, kThreads>();
+        const int least = row_limits(a, s, sm.rows);
+        load_q(a, sm, s, warp, lane);
+        barrier_sync<1, kThreads>();
+        float o[8][8];
+        softmax_state x;
+        start_row(o, x);
+        float scale[4], q_sum[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            int r = element_row(4 * (i >> 1) + (i & 1), c);
+            scale[i] = sm.rows.scale[r];
+            q_sum[i] = sm.rows.q_sum[r];
+        }
+        next_seq = s.index + 1;
+        for (; tile < seq_end; tile++) {
+            const int stage = (tile + turn) & 1;
+            mbarrier_wait(shared_address(&sm.rows.full[stage]), ((tile + turn) >> 1) & 1);
+            int latent[16];
+            float rope[8];
+            wgmma_fence();
+            scores(sm, stage, latent, rope);
+            wgmma_commit();
+            const int row = 16 * warp + g, token = (tile - s.tile_start) * kTile;
+            float4 read0 = sm.scale_zero[stage][row], read1 = sm.scale_zero[stage][row + 8];
+            float2 z0 = make_float2(read0.x, read0.y), z1 = make_float2(read1.x, read1.y);
+            uint32_t hidden = sm.rows.hidden[stage];
             wgmma_wait<0>();
-            if (s.index >= 0)
-                store_partial(a, sm, x, o, range, s.index, warp, g, c);
-            s = sequence_of(a, s.index >= 0 ? s.index + 1 : first_seq, tile);
-            barrier_sync<1, kThreads>();
-            least = row_limits(a, s, sm.rows);
-            load_q(a, sm, s, warp, lane);
-            barrier_sync<1, kThreads>();
-            start_row(o, x);
+            float v[8], p[8];
+            uint32_t p16[4];
 #pragma unroll
-            for (int i = 0; i < 4; i++) {
-                int r = element_row(4 * (i >> 1) + (i & 1), c);
-                scale[i] = sm.rows.scale[r];
-                q_sum[i] = sm.rows.q_sum[r];
+            for (int e = 0; e < 8; e++) {
+                int i = 2 * (e >> 2) + (e & 1);
+                float2 z = e & 2 ? z1 : z0;
+                float dot = (float)(256 * latent[e] + latent[8 + e]);
+                v[e] = fmaf(z.x * scale[i], fmaf(-z.y, q_sum[i], dot), rope[e] * a.scale_log2);
             }
-        }
-        mbarrier_wait(shared_address(&sm.rows.full[at.stage]), at.phase);
-        int latent[16];
-        float rope[8];
-        wgmma_fence();
-        scores(sm, at.stage, latent, rope);
-        wgmma_commit();
-        const int row = 16 * warp + g, token = (tile - s.tile_start) * kTile;
-        float4 read0 = sm.scale_zero[at.stage][row], read1 = sm.scale_zero[at.stage][row + 8];
-        float2 z0 = make_float2(read0.x, read0.y), z1 = make_float2(read1.x, read1.y);
-        uint32_t hidden = sm.rows.hidden[at.stage];
-        wgmma_wait<0>();
-        float v[8], p[8];
-        uint32_t p16[4];
-#pragma unroll
-        for (int e = 0; e < 8; e++) {
-            int i = 2 * (e >> 2) + (e & 1);
-            float2 z = e & 2 ? z1 : z0;
-            float dot = (float)(256 * latent[e] + latent[8 + e]);
-            v[e] = fmaf(z.x * scale[i], fmaf(-z.y, q_sum[i], dot), rope[e] * a.scale_log2);
-        }
-        if (token + kTile > least || hidden || a.bias)
-            mask_scores(a, sm.rows, v, z0, z1, s.index, s.length, token + row, row, hidden, c);
-        const uint32_t p_at = shared_address(sm.p[at.stage]);
-        bool mine = outgrown(v, z0.x, z1.x, x);
-        store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
-        bool slow = barrier_any<kThreads>(mine);
-        if (warp == 0)
-            fetch_head(a, maps, sm, f, at.stage, lane);
-        if (slow) {
-            float by[4];
-            raise(sm.rows, v, z0.x, z1.x, x, by, warp, g, c);
-#pragma unroll
-            for (int j = 0; j < 8; j++)
-#pragma unroll
-                for (int e = 0; e < 8; e++)
-                    o[j][e] *= by[2 * (e >> 2) + (e & 1)];
+            if (token + kTile > least || hidden || a.bias)
+                mask_scores(a, sm.rows, v, z0, z1, s.index, s.length, token + row, row, hidden, c);
+            const uint32_t p_at = shared_address(sm.p[stage]);
+            bool mine = outgrown(v, z0.x, z1.x, x);
             store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
-            barrier_sync<1, kThreads>();
+            bool slow = barrier_any<kThreads>(mine);
+            if (warp == 0)
+                fetch_head(a, maps, sm, f, stage, lane);
+            if (slow) {
+                float by[4];
+                raise(sm.rows, v, z0.x, z1.x, x, by, warp, g, c);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+#pragma unroll
+                    for (int e = 0; e < 8; e++)
+                        o[j][e] *= by[2 * (e >> 2) + (e & 1)];
+                store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
+                barrier_sync<1, kThreads>();
+            }
+            add_sums(x, v, p, p16, z0.y, z1.y);
+            accumulate(sm.latent[stage][warp], p_at, o, g, c);
+            fetch_latent(a, maps, sm, f, stage, warp, lane);
         }
-        add_sums(x, v, p, p16, z0.y, z1.y);
-        accumulate(sm.latent[at.stage][warp], p_at, o, g, c);
-        fetch_latent(a, maps, sm, f, at.stage, warp, lane);
-        at.stage ^= 1;
-        at.phase ^= at.stage == 0;
-    }
-    wgmma_wait<0>();
-    if (s.index >= 0)
+        wgmma_wait<0>();
         store_partial(a, sm, x, o, range, s.index, warp, g, c);
-    barrier_sync<1, kThreads>();
+        barrier_sync<1, kThreads>();
+    }
+    count = end + turn;
 }
 
 __global__ void __launch_bounds__(kThreads, kCtasPerSm)
@@ -329,11 +322,11 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
         mbarrier_init_fence();
     }
     __syncthreads();
-    stage_cursor at = {0, 0};
+    dependents_may_start(); /* the combine waits for this grid's end by itself */
+    int count = 0;
     const int step = gridDim.x / a.row_tiles;
     for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
-        decode_range(a, maps, sm, range, at);
-    dependents_may_start();
+        decode_range(a, maps, sm, range, count);
 }
 } // namespace
 
@@ -346,8 +339,8 @@ extern "C" lkv_status lkvi_decode_int8_h16_sm90(const struct lkvi_attend_params 
     struct lkvi_sm90_job job;
     lkvi_sm90_job_make(&job, p, launch, kRows);
     lkvi_sm90_args(&a, &job, p);
-    LKV_TRY(lkvi_sm90_map(&maps.wide, p, launch, kBox, 1));
-    LKV_TRY(lkvi_sm90_map(&maps.narrow, p, launch, 16, 0));
+    LKV_TRY(lkvi_sm90_map(&maps.wide, p, launch, kBox, kTile, 1));
+    LKV_TRY(lkvi_sm90_map(&maps.narrow, p, launch, 16, kTile, 0));
     return lkvi_sm90_run(&job, p, launch, stream, decode_int8_h16_sm90_kernel, sizeof(int8_smem),
                          kThreads, a, maps);
 }

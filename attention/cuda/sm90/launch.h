@@ -18,9 +18,10 @@ void lkvi_sm90_shape(struct lkvi_split_shape *shape, const struct lkvi_plan_para
                      const struct lkvi_cuda_launch *launch, uint32_t rows);
 void lkvi_sm90_job_make(struct lkvi_sm90_job *job, const struct lkvi_attend_params *p,
                         const struct lkvi_cuda_launch *launch, uint32_t rows);
-/* Boxes of `width` bytes x min(64, block) tokens over [block][token][record byte]. */
+/* Boxes of `width` bytes x min(tokens, block) tokens over [block][token][record byte]. */
 lkv_status lkvi_sm90_map(CUtensorMap *map, const struct lkvi_attend_params *p,
-                         const struct lkvi_cuda_launch *launch, uint32_t width, int swizzled);
+                         const struct lkvi_cuda_launch *launch, uint32_t width, uint32_t tokens,
+                         int swizzled);
 lkv_status lkvi_sm90_error(const struct lkvi_cuda_launch *launch, cudaError_t error,
                            const char *what);
 

@@ -49,12 +49,13 @@ void lkvi_sm90_job_make(struct lkvi_sm90_job *job, const struct lkvi_attend_para
 }
 
 lkv_status lkvi_sm90_map(CUtensorMap *map, const struct lkvi_attend_params *p,
-                         const struct lkvi_cuda_launch *launch, uint32_t width, int swizzled)
+                         const struct lkvi_cuda_launch *launch, uint32_t width, uint32_t tokens,
+                         int swizzled)
 {
     const struct lkvi_store *store = &p->store;
     cuuint64_t size[3] = {store->record.bytes, store->tokens_per_block, store->num_blocks};
     cuuint64_t stride[2] = {store->record.bytes, store->block_stride};
-    cuuint32_t piece = store->tokens_per_block < kTile ? store->tokens_per_block : kTile;
+    cuuint32_t piece = store->tokens_per_block < tokens ? store->tokens_per_block : tokens;
     cuuint32_t box[3] = {width, piece, 1}, step[3] = {1, 1, 1};
     CUresult error = ((encode_tiled_fn)launch->encode_tiled)(
         map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, store->base, size, stride, box, step,
@@ -96,8 +97,10 @@ static lkv_status update16(const struct lkvi_plan_params *plan, const struct lkv
 }
 
 extern "C" const struct lkvi_cuda_kernel lkvi_sm90_kernels[] = {
-    {"decode_int8_h16_sm90", 90, 90, LKV_FORMAT_INT8, 1, 64, supported16, scratch16, update16,
+    {"decode_int8_h16_sm90", 90, 90, LKV_FORMAT_INT8, 1, 128, supported16, scratch16, update16,
      lkvi_decode_int8_h16_sm90},
+    {"decode_nvfp4_h16_sm90", 90, 90, LKV_FORMAT_NVFP4, 1, 128, supported16, scratch16, update16,
+     lkvi_decode_nvfp4_h16_sm90},
 };
 extern "C" const uint32_t lkvi_sm90_num_kernels =
     sizeof lkvi_sm90_kernels / sizeof *lkvi_sm90_kernels;

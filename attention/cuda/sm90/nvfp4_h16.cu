@@ -1,0 +1,352 @@
+/* NVFP4, up to 16 rows (tokens x heads) a CTA, 512 + 64 dims. In: q, records of 432 bytes, the
+ * split. Out: partials. The one idea: each value is widened once, into the register operand of the
+ * scores (tokens x dims); the same registers are stored as an fp16 tile that P V reads M-major.
+ * Neither product cares which dim a position is as long as both of its sides agree, so positions
+ * are chosen to make every access free of bank conflicts: lane c takes 16-byte chunk 2 c + (m & 1).
+ *
+ * One warpgroup, two CTAs an SM. A warp owns the raw bytes of its 16 tokens and fetches the next
+ * tile's as soon as it has read them: beside the 64 KB tile there is room for one stage only.
+ *   warp w wait for its 16 tokens; widen, store, scores; fetch those of tile t + 1
+ *   all    softmax, P to shared memory; barrier, which also tells whether the slow path must run
+ *   all    P V; barrier: the tile is used up */
+#include "attention/cuda/sm90/launch.h"
+#include "attention/cuda/sm90/frame.cuh"
+
+using namespace lkvi;
+
+namespace
+{
+constexpr int kScaleOffset = 256, kRopeOffset = 304, kOuterAt = 36, kPiece = 16;
+constexpr uint32_t kRawBytes = kPiece * (2 * kBox + kScaleRow), kRopeBytes = kPiece * kBox;
+constexpr int kRopeBar = 4; /* after the four warps' own */
+/* A widened value is e2m1 * group scale * 2^-7. */
+constexpr float kLift = 128.f;
+
+struct nvfp4_maps {
+    CUtensorMap wide, narrow; /* boxes of 128 swizzled bytes; of the 48 bytes of scales */
+};
+
+__device__ __forceinline__ void fetch_raw(const decode_args &a, const nvfp4_maps &maps,
+                                          nvfp4_smem &sm, const feed &f, int warp, int lane)
+{
+    __syncwarp(); /* every lane is past its last read */
+    if (f.tile >= f.end || lane != 0)
+        return;
+    const int block = feed_block(a, f), at = warp * kPiece;
+    const uint32_t bar = shared_address(&sm.rows.full[warp]);
+    mbarrier_arrive_expect(bar, kRawBytes);
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        copy_box(shared_address(&sm.latent[i][at * kBox]), &maps.wide, kBox * i, f.row, block, bar);
+    copy_box(shared_address(&sm.scales[at * kScaleRow]), &maps.narrow, kScaleOffset, f.row, block,
+             bar);
+    if (block < 0)
+        feed_fault(a, f);
+}
+
+__device__ __forceinline__ void fetch_rope(const decode_args &a, const nvfp4_maps &maps,
+                                           nvfp4_smem &sm, feed &f, int warp, int lane)
+{
+    if (f.tile >= f.end)
+        return;
+    if (lane == 0) {
+        const uint32_t bar = shared_address(&sm.rows.full[kRopeBar]);
+        mbarrier_arrive_expect(bar, kRopeBytes);
+        copy_box(shared_address(&sm.rope[warp * kPiece * kBox]), &maps.wide, kRopeOffset, f.row,
+                 feed_block(a, f), bar);
+    }
+    __syncwarp();
+    feed_next(a, f, warp);
+}
+
+/* Four rows of q a warp as fp16 of |.| <= 1. Dim d = 256 (m / 2) + 64 c + 32 (m % 2) + 8 i + 4 hi +
+ * 2 e + odd is position 8 hi + 2 c + e of step 8 m + 2 i + odd: what the widening below makes. */
+__device__ __forceinline__ void load_q(const decode_args &a, nvfp4_smem &sm, const sequence &s,
+                                       int warp, int lane)
+{
+    float4 read[4][4]; /* all loads first: four trips to memory become one */
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int token, head;
+        bool live = row_query(a, s, 4 * warp + n, &token, &head);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            read[n][i] = live ? load4(a.q, token * a.q.token_stride + head * a.q.head_stride +
+                                               128 * i + 4 * lane)
+                              : make_float4(0, 0, 0, 0);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int token, head, r = 4 * warp + n;
+        bool live = row_query(a, s, r, &token, &head);
+        float most = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            most = fmaxf(most, fmaxf(fmaxf(fabsf(read[n][i].x), fabsf(read[n][i].y)),
+                                     fmaxf(fabsf(read[n][i].z), fabsf(read[n][i].w))));
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2)
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+        float inverse = most > 0 ? 1.f / most : 0;
+#pragma unroll
+        for (int b = 0; b < 4; b++) {
+            const float4 x = read[n][b];
+            int d = 128 * b + 4 * lane, chunk = d >> 5, i = (d >> 3) & 3, hi = (d >> 2) & 1;
+            int m = 2 * (chunk >> 3) + (chunk & 1), c = (chunk >> 1) & 3;
+#pragma unroll
+            for (int odd = 0; odd < 2; odd++) {
+                int step = 8 * m + 2 * i + odd, byte = (step % 4) * 32 + (8 * hi + 2 * c) * 2;
+                uint8_t *to = sm.q[step / 4] + r * kBox + (((byte >> 4) ^ (r & 7)) << 4);
+                *(uint32_t *)(to + (byte & 15)) = odd ? pack_half2(x.y * inverse, x.w * inverse)
+                                                      : pack_half2(x.x * inverse, x.z * inverse);
+            }
+        }
+        if (lane == 0)
+            sm.rows.scale[r] = most * a.scale_log2;
+        store_q_rope(sm.q_rope, a, r, live, token, head, lane);
+    }
+    fence_async_shared();
+}
+
+/* Two e4m3 scales times 2^7 as fp16. */
+__device__ __forceinline__ uint32_t widen_scales(uint32_t two)
+{
+    uint32_t d;
+    asm("{\n.reg .b16 x;\nmov.b32 {x,_},%1;\ncvt.rn.f16x2.e4m3x2 %0,x;\n}" : "=r"(d) : "r"(two));
+    return half2_mul(d, 0x58005800u);
+}
+
+/* Eight e2m1, low nibble first: sign and three value bits go to the high byte of an fp16, which is
+ * value * 2^-14 for normals and subnormals. Out: (0, 2) (4, 6) (1, 3) (5, 7). */
+__device__ __forceinline__ uint4 widen(uint32_t x, uint32_t scale)
+{
+    uint32_t odd = (x & 0x80808080u) | ((x >> 3) & 0x0E0E0E0Eu);
+    uint32_t even = ((x << 4) & 0x80808080u) | ((x << 1) & 0x0E0E0E0Eu);
+    return make_uint4(
+        half2_mul(prmt(even, 0, 0x1404), scale), half2_mul(prmt(even, 0, 0x3424), scale),
+        half2_mul(prmt(odd, 0, 0x1404), scale), half2_mul(prmt(odd, 0, 0x3424), scale));
+}
+
+/* Widens the warp's 16 tokens, stores them and multiplies them with q. Rows that do not exist are
+ * widened with scale 0: their bytes may be anything, NaN scales included. */
+__device__ __forceinline__ void latent_scores(nvfp4_smem &sm, float (&s)[8], int row, bool gone0,
+                                              bool gone1, int c)
+{
+    const uint32_t q = wgmma_descriptor(shared_address(sm.q));
+    uint32_t a[2][8][4], scales[2][2];
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int box = 0; box < 2; box++) {
+            uint32_t x =
+                *(const uint32_t *)(sm.scales + (row + 8 * half) * kScaleRow + 16 * box + 4 * c);
+            scales[half][box] = (half ? gone1 : gone0) ? 0u : x;
+        }
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        if (m >= 2)
+            wgmma_wait<1>();
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int t = row + 8 * half;
+            uint4 v = *(const uint4 *)(sm.latent[m >> 1] + t * kBox +
+                                       (((2 * c + (m & 1)) ^ (t & 7)) << 4));
+            uint32_t two = widen_scales(scales[half][m >> 1] >> (16 * (m & 1)));
+            uint32_t low = prmt(two, 0, 0x1010), high = prmt(two, 0, 0x3232);
+            const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+            for (int i = 0; i < 4; i++) {
+                uint4 w = widen(word[i], i < 2 ? low : high);
+                a[m & 1][2 * i][half] = w.x;
+                a[m & 1][2 * i][2 + half] = w.y;
+                a[m & 1][2 * i + 1][half] = w.z;
+                a[m & 1][2 * i + 1][2 + half] = w.w;
+                *(uint4 *)(sm.tile[2 * m + (i >> 1)] + t * kBox +
+                           (((2 * c + (i & 1)) ^ (t & 7)) << 4)) = w;
+            }
+        }
+        wgmma_fence();
+#pragma unroll
+        for (int k = 0; k < 8; k++)
+            wgmma_f16_n16(s, a[m & 1][k],
+                          q + ((2 * m + (k >> 2)) * kRows * kBox + (k & 3) * 32) / 16, m | k);
+        wgmma_commit();
+    }
+}
+
+__device__ __forceinline__ void rope_scores(nvfp4_smem &sm, float (&s)[8])
+{
+    const uint32_t k = wgmma_descriptor(shared_address(sm.rope));
+    const uint32_t q = wgmma_descriptor(shared_address(sm.q_rope));
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        wgmma_bf16_n16(s, k + 2 * i, q + 2 * i, i);
+    wgmma_commit();
+}
+
+__device__ __forceinline__ void accumulate(nvfp4_smem &sm, float (&o)[8][8])
+{
+    const uint32_t v = wgmma_descriptor(shared_address(sm.tile));
+    const uint32_t p = wgmma_descriptor(shared_address(sm.p));
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            wgmma_f16_n16_mmajor(o[j], v + (j * kBoxBytes + k * 16 * kBox) / 16, p + 2 * k);
+    wgmma_commit();
+}
+
+/* Dim at position p of tile box b: the order load_q and the widening use, seen from the store. */
+__device__ __forceinline__ int tile_dim(int b, int p)
+{
+    int index = p >> 3, m = b >> 1, i = 2 * (b & 1) + (index & 1), c = index >> 1;
+    return 32 * (8 * (m >> 1) + 2 * c + (m & 1)) + 8 * i + ((p >> 2) & 1) + 4 * ((p >> 1) & 1) +
+           2 * (p & 1);
+}
+
+__device__ __forceinline__ void store_partial(const decode_args &a, nvfp4_smem &sm,
+                                              softmax_state &x, float (&o)[8][8], int range,
+                                              int seq, int warp, int g, int c)
+{
+    int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
+    finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
+    float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int e = 4 * (i >> 1) + (i & 1);
+        float *to = a.split.partial_out + (slot + element_row(e, c)) * kLatent;
+#pragma unroll
+        for (int j = 0; j < 8; j++) {
+            to[tile_dim(j, 16 * warp + g)] = o[j][e] * back;
+            to[tile_dim(j, 16 * warp + g + 8)] = o[j][e + 2] * back;
+        }
+    }
+}
+
+__device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            o[j][e] = 0;
+    softmax_start(x);
+}
+
+__device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_maps &maps,
+                                             nvfp4_smem &sm, int range, uint32_t &phase)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    const int row = 16 * warp + g;
+    feed f;
+    feed_start(a, f, range, warp);
+    int tile = uniform(f.tile);
+    const int end = uniform(f.end);
+    int next_seq = f.seq.index;
+    bool hidden = feed_block(a, f) < 0;
+    fetch_raw(a, maps, sm, f, warp, lane);
+    fetch_rope(a, maps, sm, f, warp, lane);
+    while (tile < end) {
+        const sequence s = sequence_of(a, next_seq, tile);
+        const int seq_end = min(end, uniform(s.tile_end));
+        barrier_sync<1, kThreads>();
+        const int least = row_limits(a, s, sm.rows);
+        load_q(a, sm, s, warp, lane);
+        barrier_sync<1, kThreads>();
+        float o[8][8];
+        softmax_state x;
+        start_row(o, x);
+        float scale[4];
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            scale[i] = sm.rows.scale[element_row(4 * (i >> 1) + (i & 1), c)];
+        next_seq = s.index + 1;
+        for (; tile < seq_end; tile++) {
+            const int token = (tile - s.tile_start) * kTile;
+            mbarrier_wait(shared_address(&sm.rows.full[warp]), phase);
+            float dot[8], rope[8];
+            latent_scores(sm, dot, row, hidden || token + row >= s.length,
+                          hidden || token + row + 8 >= s.length, c);
+            float read0 = *(const float *)(sm.scales + row * kScaleRow + kOuterAt);
+            float read1 = *(const float *)(sm.scales + (row + 8) * kScaleRow + kOuterAt);
+            float2 z0 = make_float2(read0 * kLift, 0), z1 = make_float2(read1 * kLift, 0);
+            const uint32_t was_hidden = hidden ? 15 : 0;
+            hidden = feed_block(a, f) < 0;
+            fetch_raw(a, maps, sm, f, warp, lane);
+            mbarrier_wait(shared_address(&sm.rows.full[kRopeBar]), phase);
+            rope_scores(sm, rope);
+            wgmma_wait<0>();
+            float v[8], p[8];
+            uint32_t p16[4];
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                v[e] = fmaf((e & 2 ? z1.x : z0.x) * scale[2 * (e >> 2) + (e & 1)], dot[e],
+                            rope[e] * a.scale_log2);
+            if (token + kTile > least || was_hidden || a.bias)
+                mask_scores(a, sm.rows, v, z0, z1, s.index, s.length, token + row, row, was_hidden,
+                            c);
+            const uint32_t p_at = shared_address(sm.p);
+            bool mine = outgrown(v, z0.x, z1.x, x);
+            store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
+            bool slow = barrier_any<kThreads>(mine);
+            fetch_rope(a, maps, sm, f, warp, lane);
+            if (slow) {
+                float by[4];
+                raise(sm.rows, v, z0.x, z1.x, x, by, warp, g, c);
+#pragma unroll
+                for (int j = 0; j < 8; j++)
+#pragma unroll
+                    for (int e = 0; e < 8; e++)
+                        o[j][e] *= by[2 * (e >> 2) + (e & 1)];
+                store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
+                barrier_sync<1, kThreads>();
+            }
+            accumulate(sm, o);
+            add_sums(x, v, p, p16, 0, 0);
+            wgmma_wait<0>();
+            barrier_sync<1, kThreads>();
+            phase ^= 1;
+        }
+        store_partial(a, sm, x, o, range, s.index, warp, g, c);
+        barrier_sync<1, kThreads>();
+    }
+}
+
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
+    decode_nvfp4_h16_sm90_kernel(const __grid_constant__ decode_args a,
+                                 const __grid_constant__ nvfp4_maps maps)
+{
+    extern __shared__ __align__(1024) uint8_t raw[];
+    nvfp4_smem &sm = *(nvfp4_smem *)raw;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 4; i++)
+            mbarrier_init(shared_address(&sm.rows.full[i]), 1);
+        mbarrier_init(shared_address(&sm.rows.full[kRopeBar]), 4);
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    dependents_may_start(); /* the combine waits for this grid's end by itself */
+    uint32_t phase = 0;
+    const int step = gridDim.x / a.row_tiles;
+    for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
+        decode_range(a, maps, sm, range, phase);
+}
+} // namespace
+
+extern "C" lkv_status lkvi_decode_nvfp4_h16_sm90(const struct lkvi_attend_params *p,
+                                                 const struct lkvi_cuda_launch *launch,
+                                                 cudaStream_t stream)
+{
+    decode_args a;
+    nvfp4_maps maps;
+    struct lkvi_sm90_job job;
+    lkvi_sm90_job_make(&job, p, launch, kRows);
+    lkvi_sm90_args(&a, &job, p);
+    a.piece = kPiece;
+    LKV_TRY(lkvi_sm90_map(&maps.wide, p, launch, kBox, kPiece, 1));
+    LKV_TRY(lkvi_sm90_map(&maps.narrow, p, launch, kScaleRow, kPiece, 0));
+    return lkvi_sm90_run(&job, p, launch, stream, decode_nvfp4_h16_sm90_kernel, sizeof(nvfp4_smem),
+                         kThreads, a, maps);
+}
