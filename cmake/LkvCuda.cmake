@@ -74,12 +74,13 @@ endforeach()
 
 add_library(latentkv_cuda SHARED ${lkv_cuda_sources} ${lkv_cuda_objects})
 set_source_files_properties(${lkv_cuda_objects} PROPERTIES EXTERNAL_OBJECT TRUE GENERATED TRUE)
-set_target_properties(latentkv_cuda PROPERTIES LINKER_LANGUAGE C)
+set_target_properties(latentkv_cuda PROPERTIES LINKER_LANGUAGE CXX)
 target_include_directories(latentkv_cuda PRIVATE ${PROJECT_SOURCE_DIR}/include ${PROJECT_SOURCE_DIR})
 target_include_directories(latentkv_cuda SYSTEM PRIVATE ${CUDAToolkit_INCLUDE_DIRS})
 target_compile_options(latentkv_cuda PRIVATE ${LKV_WARNINGS})
 target_compile_definitions(latentkv_cuda PRIVATE LKV_BUILDING)
 target_link_libraries(latentkv_cuda PRIVATE CUDA::cudart_static CUDA::cublas Threads::Threads
                                             ${CMAKE_DL_LIBS} rt m)
-target_link_options(latentkv_cuda PRIVATE -Wl,-z,defs -Wl,-z,nodelete -Wl,--exclude-libs,ALL)
+# nvcc's launch code guards its statics by the C++ runtime: linked in, not asked for at load time.
+target_link_options(latentkv_cuda PRIVATE -static-libstdc++ -static-libgcc -Wl,-z,defs -Wl,-z,nodelete -Wl,--exclude-libs,ALL)
 install(TARGETS latentkv_cuda LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})

@@ -68,7 +68,7 @@ static lkv_status read_facts(struct lkvi_cuda_state *state)
     state->l2_bytes = (uint32_t)prop.l2CacheSize;
     state->memory_bytes = prop.totalGlobalMem;
     state->smem_bytes_per_block = prop.sharedMemPerBlockOptin;
-    strncpy(state->name, prop.name, sizeof state->name - 1);
+    memcpy(state->name, prop.name, sizeof state->name - 1);
     return LKV_OK;
 }
 
