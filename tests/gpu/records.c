@@ -169,6 +169,8 @@ static void run(const struct shape *s, uint64_t seed)
                                .fixed_outer = 0.0125f};
     store.block_stride = (uint64_t)store.record.bytes * BLOCK + 48;
     struct pair pool = poisoned(store.block_stride * BLOCKS);
+    memset(pool.host, 0x41, pool.bytes); /* decodes to finite values: the bits of NaN are free */
+    must_cuda(cudaMemcpy(pool.device, pool.host, pool.bytes, cudaMemcpyHostToDevice), "pool");
     struct lkvi_store host = store, device = store;
     host.base = pool.host, device.base = pool.device;
     host.faults = faults.host, device.faults = faults.device;

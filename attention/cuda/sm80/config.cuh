@@ -30,6 +30,7 @@ template <uint32_t FORMAT, int LATENT, int ROW_TILES> struct Config {
     static constexpr int kPitch = LATENT + kRope + kPad;
     static constexpr int kQPitch = LATENT + kPad;
     static constexpr bool kBf16 = FORMAT == LKV_FORMAT_BF16;
+    static constexpr int kQParts = kBf16 ? 2 : 1;
     static_assert(LATENT % (16 * kWarps) == 0, "each warp owns whole steps");
     static_assert((kPitch * 2 / 16) % 2 == 1 && (kQPitch * 2 / 16) % 2 == 1, "bank conflicts");
 };
@@ -62,7 +63,7 @@ __host__ __device__ inline uint32_t raw_pitch(uint32_t record_bytes)
 template <class C> __host__ __device__ inline uint32_t smem_bytes(uint32_t record_bytes)
 {
     uint32_t raw = 2 * kTokens * raw_pitch(record_bytes);
-    uint32_t q = C::kRows * C::kQPitch * 2;
+    uint32_t q = C::kQParts * C::kRows * C::kQPitch * 2;
     return (uint32_t)sizeof(Smem<C>) + (raw > q ? raw : q);
 }
 

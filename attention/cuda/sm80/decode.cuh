@@ -17,8 +17,10 @@ namespace sm80
 {
 /* ---- q */
 
+/* This warp's dims of q. One fp16 part under a power of two, or, for a BF16 cache, a high and a low
+ * bf16 part: bf16 alone would cost a q of more precision its last bits. */
 template <class C> struct Query {
-    uint32_t latent[C::kRowTiles][C::kSteps][4]; /* this warp's dims */
+    uint32_t latent[C::kQParts][C::kRowTiles][C::kSteps][4];
 };
 
 template <class C>
@@ -41,7 +43,10 @@ __device__ void stage_latent(const Args &a, Smem<C> &s, uint16_t *stage, int row
     for (int i = 0; i < kEach; i++) {
         uint16_t *to = stage + row * C::kQPitch + lane + 32 * i;
         if (C::kBf16) {
-            *(__nv_bfloat16 *)to = __float2bfloat16_rn(v[i]);
+            __nv_bfloat16 high = __float2bfloat16_rn(v[i]);
+            *(__nv_bfloat16 *)to = high;
+            *(__nv_bfloat16 *)(to + C::kRows * C::kQPitch) =
+                __float2bfloat16_rn(v[i] - __bfloat162float(high));
         } else {
             __half h = __float2half_rn(v[i] / scale);
             *(__half *)to = h;
@@ -85,12 +90,15 @@ __device__ __forceinline__ void load_query(const Args &a, const Work &w, Smem<C>
     }
     __syncthreads();
 #pragma unroll
-    for (int m = 0; m < C::kRowTiles; m++)
+    for (int part = 0; part < C::kQParts; part++)
 #pragma unroll
-        for (int k = 0; k < C::kSteps; k++) {
-            int row = 16 * m + lane % 16, dim = 16 * (warp * C::kSteps + k) + 8 * (lane / 16);
-            load_matrices(q.latent[m][k], shared_at(stage + row * C::kQPitch + dim));
-        }
+        for (int m = 0; m < C::kRowTiles; m++)
+#pragma unroll
+            for (int k = 0; k < C::kSteps; k++) {
+                int row = part * C::kRows + 16 * m + lane % 16;
+                int dim = 16 * (warp * C::kSteps + k) + 8 * (lane / 16);
+                load_matrices(q.latent[part][m][k], shared_at(stage + row * C::kQPitch + dim));
+            }
     __syncthreads();
 }
 
@@ -183,10 +191,12 @@ __device__ __forceinline__ void score(Smem<C> &s, const Query<C> &q)
             int dim = 16 * (warp * C::kSteps + k) + half;
             load_matrices(b, shared_at(&s.k[16 * n + row][dim]));
 #pragma unroll
-            for (int m = 0; m < C::kRowTiles; m++) {
-                mma<C::kBf16>(latent[m][2 * n], q.latent[m][k], b[0], b[1]);
-                mma<C::kBf16>(latent[m][2 * n + 1], q.latent[m][k], b[2], b[3]);
-            }
+            for (int part = 0; part < C::kQParts; part++)
+#pragma unroll
+                for (int m = 0; m < C::kRowTiles; m++) {
+                    mma<C::kBf16>(latent[m][2 * n], q.latent[part][m][k], b[0], b[1]);
+                    mma<C::kBf16>(latent[m][2 * n + 1], q.latent[part][m][k], b[2], b[3]);
+                }
         }
     if (warp < kRope / 16) {
 #pragma unroll
