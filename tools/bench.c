@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "tools/bench/bench.h"
+#include "tools/bench/peak.h"
 #include "tools/command.h"
 #include "tools/common/out.h"
 
@@ -45,13 +46,18 @@ void bench_open(struct bench *b, const struct bench_options *o)
         out_die("--device: %s", device_error());
     out_must(lkv_context_create(&desc, &b->ctx), "the context");
     out_must(lkv_context_query(b->ctx, &b->info), "the context");
+    if (!device_is_cuda(b->device))
+        b->fma_tflops = peak_fma_tflops(b->info.num_threads, b->info.isa);
 }
 
 void bench_close(struct bench *b)
 {
     if (!b->options->json || strcmp(b->options->json, "-") != 0) {
-        printf("%s, %s, read ceiling %.1f GB/s\n", device_label(b->device), b->info.name,
+        printf("%s, %s, read ceiling %.1f GB/s", device_label(b->device), b->info.name,
                device_read_gbps(b->device, b->options->threads));
+        if (b->fma_tflops > 0)
+            printf(", fp32 multiply-add ceiling %.3f TFLOP/s", b->fma_tflops);
+        printf("\n");
         bench_print_rows(b->rows);
     }
     out_json(json_pack("{s:s,s:s,s:o}", "device", device_label(b->device), "name", b->info.name,

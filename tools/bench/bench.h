@@ -38,6 +38,7 @@ struct bench {
     lkv_context *ctx;
     lkv_context_info info;
     lkv_model_desc model;
+    double fma_tflops; /* ceiling of the CPU; 0 on a GPU */
     char kernel[64]; /* what the last plan said it would run */
     json_t *rows;
 };

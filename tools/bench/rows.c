@@ -48,6 +48,8 @@ void bench_add_row(struct bench *b, const char *kernel, const struct bench_shape
     json_object_set_new(row, "tflops", flops > 0 ? out_number(flops / median * 1e-6) : json_null());
     json_object_set_new(row, "read_ceiling_gbps",
                         out_number(device_read_gbps(b->device, b->options->threads)));
+    json_object_set_new(row, "fma_ceiling_tflops",
+                        b->fma_tflops > 0 ? out_number(b->fma_tflops) : json_null());
     json_array_append_new(b->rows, row);
 }
 
@@ -66,6 +68,15 @@ static void cell(struct out_table *t, const json_t *row, const char *key, const 
                  json_number_value(v));
 }
 
+static void share_cell(struct out_table *t, const json_t *row, const char *key, const char *ceiling)
+{
+    const json_t *part = json_object_get(row, key), *whole = json_object_get(row, ceiling);
+    if (json_is_number(part) && json_is_number(whole))
+        out_cell(t, "%.1f", 100 * json_number_value(part) / json_number_value(whole));
+    else
+        out_cell(t, "-");
+}
+
 void bench_print_rows(const json_t *rows)
 {
     static const char *const keys[] = {"device", "kernel",  "format",  "heads", "q_len",
@@ -74,19 +85,19 @@ void bench_print_rows(const json_t *rows)
     static const char *const formats[] = {"",    "",    "",    "%.0", "%.0", "%.0", "%.0",
                                           "%.0", "%.1", "%.1", "%.1", "%.1", "%.3"};
     static const char *const heads[] = {
-        "device",  "kernel", "format", "heads", "q_len", "batch",   "context",
-        "threads", "us",     "p10",    "p90",   "GB/s",  "TFLOP/s", "% of read peak"};
+        "device",  "kernel",         "format",       "heads", "q_len", "batch",
+        "context", "threads",        "us",           "p10",   "p90",   "GB/s",
+        "TFLOP/s", "% of read peak", "% of FMA peak"};
     enum { NUM_KEYS = sizeof keys / sizeof *keys };
-    struct out_table *t = out_table_new(NUM_KEYS + 1, heads);
+    struct out_table *t = out_table_new(NUM_KEYS + 2, heads);
     size_t i;
     json_t *row;
     json_array_foreach(rows, i, row)
     {
         for (size_t k = 0; k < NUM_KEYS; k++)
             cell(t, row, keys[k], formats[k]);
-        out_cell(t, "%.1f",
-                 100 * json_number_value(json_object_get(row, "gbps")) /
-                     json_number_value(json_object_get(row, "read_ceiling_gbps")));
+        share_cell(t, row, "gbps", "read_ceiling_gbps");
+        share_cell(t, row, "tflops", "fma_ceiling_tflops");
     }
     out_table_print(t, stdout);
 }
