@@ -293,10 +293,8 @@ __device__ __forceinline__ void raise(row_state &rows, const float (&s)[8], floa
     }
 }
 
-/* Adds the tile's P to the thread's sums. zero: the P that the products see times the zero point.
- */
-__device__ __forceinline__ void add_sums(softmax_state &x, const float (&s)[8], const float (&p)[8],
-                                         const uint32_t (&p16)[4], float zero0, float zero1)
+/* Adds the tile's P to the thread's sums. */
+__device__ __forceinline__ void add_sums(softmax_state &x, const float (&s)[8], const float (&p)[8])
 {
 #pragma unroll
     for (int i = 0; i < 8; i++) {
@@ -304,6 +302,12 @@ __device__ __forceinline__ void add_sums(softmax_state &x, const float (&s)[8], 
         x.sum[r] += p[i];
         x.slope[r] = fmaf(p[i], s[i] - x.top[r], x.slope[r]);
     }
+}
+
+/* And the P that the products see times the token's zero point: what the output must lose. */
+__device__ __forceinline__ void add_zeros(softmax_state &x, const uint32_t (&p16)[4], float zero0,
+                                          float zero1)
+{
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         float2 two = unpack_half2(p16[i]);
