@@ -17,17 +17,15 @@ static uint64_t draft_room(const struct lkvi_seq *s, uint64_t n)
     return n < left ? n : left;
 }
 
-static lkv_status row_find(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
-                           struct row *row)
+static void row_of(const lkv_step *step, uint32_t i, struct lkvi_seq *s, struct row *row)
 {
-    memset(row, 0, sizeof *row);
-    if (!step->seqs[i])
-        return LKV_OK;
-    LKV_TRY(lkvi_seq_find(m, step->seqs[i], &row->s));
+    row->s = s;
+    row->begin = row->num_new = row->num_rows = 0;
+    if (!s)
+        return;
     row->num_new = step->num_new ? step->num_new[i] : 0;
     row->num_rows = step->num_rows ? step->num_rows[i] : row->num_new;
-    row->begin = step->row_begin ? step->row_begin[i] : row->s->length;
-    return LKV_OK;
+    row->begin = step->row_begin ? step->row_begin[i] : s->length;
 }
 
 /* Rows may end inside the room, or beyond it where the final length cuts drafts off. */
@@ -56,10 +54,12 @@ static lkv_status check_range(const struct lkvi_manager *m, const lkv_step *step
 static lkv_status plan_row(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
                            struct lkvi_growth *total, lkv_admission *result)
 {
+    struct lkvi_seq *s;
     struct row row;
-    LKV_TRY(row_find(m, step, i, &row));
-    if (!row.s)
+    if (!step->seqs[i])
         return LKV_OK;
+    LKV_TRY(lkvi_seq_find(m, step->seqs[i], &s));
+    row_of(step, i, s, &row);
     if (row.s->plan_serial == m->plan_serial)
         return lkvi_fail(LKV_E_INVALID, "sequence %#llx stands twice in the step",
                          (unsigned long long)step->seqs[i]);
@@ -193,7 +193,8 @@ static void execute(struct lkvi_manager *m, const lkv_step *step)
         step->q_indptr[0] = 0;
     for (uint32_t i = 0; i < step->num_seqs; i++) {
         struct row row;
-        row_find(m, step, i, &row);
+        uint32_t slot = (uint32_t)step->seqs[i]; /* planned, so alive */
+        row_of(step, i, slot ? &m->seqs[slot - 1] : NULL, &row);
         if (row.s)
             lkvi_grow(m, row.s, tokens, tokens ? row.num_new : 0);
         if (tokens && step->num_new)
