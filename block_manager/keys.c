@@ -246,6 +246,19 @@ static lkv_status keyset_make(struct lkvi_keysets *sets, uint32_t hash, uint64_t
     return LKV_OK;
 }
 
+static lkv_status intern_scratch(struct lkvi_keysets *sets, uint64_t bytes, uint32_t *out)
+{
+    *out = LKVI_KEYSET_NONE;
+    if (!bytes)
+        return LKV_OK;
+    uint32_t hash = keyset_place(sets, sets->scratch, bytes);
+    *out = lookup(sets, hash, bytes);
+    if (*out == LKVI_KEYSET_UNKNOWN)
+        return keyset_make(sets, hash, bytes, out);
+    lkvi_keyset_retain(sets, *out);
+    return LKV_OK;
+}
+
 lkv_status lkvi_keyset_intern(struct lkvi_keysets *sets, const struct lkvi_keys *keys,
                               uint64_t begin, uint32_t num_tokens, uint32_t *out)
 {
@@ -256,14 +269,16 @@ lkv_status lkvi_keyset_intern(struct lkvi_keysets *sets, const struct lkvi_keys 
     if (only_whole(keys, begin, num_tokens))
         begin = UINT64_MAX - 1, num_tokens = 1;
     LKV_TRY(serialise(sets, keys, begin, num_tokens, &bytes));
-    if (!bytes)
-        return LKV_OK;
-    uint32_t hash = keyset_place(sets, sets->scratch, bytes);
-    *out = lookup(sets, hash, bytes);
-    if (*out == LKVI_KEYSET_UNKNOWN)
-        return keyset_make(sets, hash, bytes, out);
-    lkvi_keyset_retain(sets, *out);
-    return LKV_OK;
+    return intern_scratch(sets, bytes, out);
+}
+
+lkv_status lkvi_keyset_intern_bytes(struct lkvi_keysets *sets, const uint8_t *data, uint32_t bytes,
+                                    uint32_t *out)
+{
+    LKV_TRY(ensure(sets, (void **)&sets->scratch, &sets->scratch_bytes, bytes));
+    if (bytes)
+        memcpy(sets->scratch, data, bytes);
+    return intern_scratch(sets, bytes, out);
 }
 
 void lkvi_keyset_retain(struct lkvi_keysets *sets, uint32_t set)

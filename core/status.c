@@ -53,6 +53,7 @@ const char *lkv_status_name(lkv_status status)
         {LKV_E_NEVER_FITS, "LKV_E_NEVER_FITS"},
         {LKV_E_WAIT_PENDING, "LKV_E_WAIT_PENDING"},
         {LKV_E_NO_HOST_SPACE, "LKV_E_NO_HOST_SPACE"},
+        {LKV_E_IO, "LKV_E_IO"},
         {LKV_E_CUDA, "LKV_E_CUDA"},
         {LKV_E_CUBLAS, "LKV_E_CUBLAS"},
         {LKV_E_BUSY, "LKV_E_BUSY"},

@@ -66,13 +66,14 @@ enum {
     LKV_OK = 0,
     LKV_E_INVALID = 1,        /* an argument is wrong */
     LKV_E_UNSUPPORTED = 2,    /* right, but this build, device or version cannot do it */
-    LKV_E_VERSION = 3,        /* a struct carries fields that this library does not know */
+    LKV_E_VERSION = 3,        /* a struct or a file says what this library does not know */
     LKV_E_NO_MEMORY = 10,     /* host or device memory, or threads */
     LKV_E_NO_BLOCKS = 11,     /* not enough blocks now; may succeed after a free */
     LKV_E_WORKSPACE = 12,     /* the workspace given is too small or NULL */
     LKV_E_NEVER_FITS = 13,    /* needs more blocks than the pool can ever give */
     LKV_E_WAIT_PENDING = 14,  /* enough blocks once fences have passed */
     LKV_E_NO_HOST_SPACE = 15, /* the host tier is full */
+    LKV_E_IO = 16,            /* a file cannot be read or written; the sentence says why */
     LKV_E_CUDA = 20,          /* the CUDA runtime said no; the sentence has its words */
     LKV_E_CUBLAS = 21,        /* likewise cuBLAS */
     LKV_E_BUSY = 30,          /* live users stand in the way */
@@ -552,6 +553,35 @@ typedef struct lkv_event_batch {
  * gives exactly the keys of the prefix cache; a reader that lost some cannot know it any more, and
  * starts again after lkv_pool_reset. Pools with LKV_POOL_EVENTS. */
 LKV_API lkv_status lkv_pool_events(lkv_pool *pool, lkv_event_batch *batch);
+
+typedef struct lkv_snapshot_args {
+    size_t size;
+    const char *path;
+    /* [secret_bytes] host, NULL: none. The file is sealed with it (HMAC-SHA-256): one that was not
+     * written with the same secret is refused. Without it seals only find accidents. */
+    const uint8_t *secret;
+    uint32_t secret_bytes; /* 16 to 1024 */
+    uint32_t flags;        /* 0 */
+} lkv_snapshot_args;
+
+typedef struct lkv_snapshot_info {
+    size_t size;
+    uint64_t file_bytes;
+    uint64_t blocks;        /* in the file */
+    uint64_t blocks_loaded; /* load: entered the pool; the others were there, or found no room */
+} lkv_snapshot_info;
+
+/* The cached blocks of a LIBRARY pool (tokens, keys, records, planes) to a file. path is replaced
+ * by a rename once all bytes are on the disk: a crash at any moment leaves the old file or the new
+ * one. path.tmp is used meanwhile; LKV_E_BUSY if another save is writing it. Data declared
+ * committed must have been enqueued on stream, or be written. Synchronises. info may be NULL. */
+LKV_API lkv_status lkv_pool_snapshot_save(lkv_pool *pool, const lkv_snapshot_args *args,
+                                          lkv_snapshot_info *info, void *stream);
+/* Adds a snapshot's blocks to the cache, as idle ones; takes free blocks only, never evicts. All
+ * or nothing: a broken file, or one of a pool with another identity, is LKV_E_INVALID (another
+ * format version: LKV_E_VERSION) and changes nothing. Holds the pool's lock while it reads. */
+LKV_API lkv_status lkv_pool_snapshot_load(lkv_pool *pool, const lkv_snapshot_args *args,
+                                          lkv_snapshot_info *info, void *stream);
 
 /* ENGINE pools fill blocks_total and blocks_base only. */
 typedef struct lkv_pool_stats {

@@ -26,6 +26,7 @@ enum {
     LKV_E_NEVER_FITS = 13,
     LKV_E_WAIT_PENDING = 14,
     LKV_E_NO_HOST_SPACE = 15,
+    LKV_E_IO = 16,
     LKV_E_CUDA = 20,
     LKV_E_CUBLAS = 21,
     LKV_E_BUSY = 30,
@@ -319,6 +320,23 @@ typedef struct lkv_event_batch {
     uint64_t lost;
 } lkv_event_batch;
 LKV_API lkv_status lkv_pool_events(lkv_pool *pool, lkv_event_batch *batch);
+typedef struct lkv_snapshot_args {
+    size_t size;
+    const char *path;
+    const uint8_t *secret;
+    uint32_t secret_bytes;
+    uint32_t flags;
+} lkv_snapshot_args;
+typedef struct lkv_snapshot_info {
+    size_t size;
+    uint64_t file_bytes;
+    uint64_t blocks;
+    uint64_t blocks_loaded;
+} lkv_snapshot_info;
+LKV_API lkv_status lkv_pool_snapshot_save(lkv_pool *pool, const lkv_snapshot_args *args,
+                                          lkv_snapshot_info *info, void *stream);
+LKV_API lkv_status lkv_pool_snapshot_load(lkv_pool *pool, const lkv_snapshot_args *args,
+                                          lkv_snapshot_info *info, void *stream);
 typedef struct lkv_pool_stats {
     size_t size;
     uint64_t blocks_total;

@@ -113,6 +113,23 @@ static void bad_pool_queries(struct world *w)
     BAD(lkv_pool_query, "released", INVALID, w->dead_pool, &o->stats);
     BAD(lkv_pool_query, "NULL", INVALID, w->pool, NULL);
     BAD(lkv_pool_query, "alignment", INVALID, w->pool, OFF(&o->stats));
+    BAD(lkv_pool_check, "NULL", INVALID, NULL);
+    BAD(lkv_pool_check, "released", INVALID, w->dead_pool);
+    BAD(lkv_pool_apply_copies, "NULL", INVALID, NULL, 0, NULL);
+    BAD(lkv_pool_apply_copies, "ENGINE", INVALID, w->engine, 0, NULL);
+    BAD(lkv_pool_apply_copies, "METADATA_ONLY", INVALID, w->meta, 0, NULL);
+    BAD(lkv_pool_apply_copies, "stream", INVALID, w->pool, 0, w);
+    BAD(lkv_pool_take_copies, "NULL", INVALID, NULL, o->ids, 1, 0, &o->num);
+    BAD(lkv_pool_take_copies, "apply_copies", INVALID, w->pool, o->ids, 1, 0, &o->num);
+    BAD(lkv_pool_take_copies, "pairs", INVALID, w->meta, NULL, 1, 0, &o->num);
+    BAD(lkv_pool_take_copies, "num", INVALID, w->meta, o->ids, 1, 0, NULL);
+    BAD(lkv_pool_pass_fence, "released", INVALID, w->dead_pool, 1);
+    BAD(lkv_pool_pass_fence, "ENGINE", INVALID, w->engine, 1);
+}
+
+static void bad_pool_reports(struct world *w)
+{
+    struct outputs *o = &w->out;
     BAD(lkv_pool_metrics_text, "NULL", INVALID, NULL, NULL, NULL, 0, &o->bytes);
     BAD(lkv_pool_metrics_text, "released", INVALID, w->dead_pool, NULL, NULL, 0, &o->bytes);
     BAD(lkv_pool_metrics_text, "LIBRARY", INVALID, w->engine, NULL, NULL, 0, &o->bytes);
@@ -133,18 +150,28 @@ static void bad_pool_queries(struct world *w)
          BAD(lkv_pool_events, "data is NULL", INVALID, w->pool, &d));
     WITH(lkv_event_batch, d, batch, d.size = 0,
          BAD(lkv_pool_events, "size is 0", INVALID, w->pool, &d));
-    BAD(lkv_pool_check, "NULL", INVALID, NULL);
-    BAD(lkv_pool_check, "released", INVALID, w->dead_pool);
-    BAD(lkv_pool_apply_copies, "NULL", INVALID, NULL, 0, NULL);
-    BAD(lkv_pool_apply_copies, "ENGINE", INVALID, w->engine, 0, NULL);
-    BAD(lkv_pool_apply_copies, "METADATA_ONLY", INVALID, w->meta, 0, NULL);
-    BAD(lkv_pool_apply_copies, "stream", INVALID, w->pool, 0, w);
-    BAD(lkv_pool_take_copies, "NULL", INVALID, NULL, o->ids, 1, 0, &o->num);
-    BAD(lkv_pool_take_copies, "apply_copies", INVALID, w->pool, o->ids, 1, 0, &o->num);
-    BAD(lkv_pool_take_copies, "pairs", INVALID, w->meta, NULL, 1, 0, &o->num);
-    BAD(lkv_pool_take_copies, "num", INVALID, w->meta, o->ids, 1, 0, NULL);
-    BAD(lkv_pool_pass_fence, "released", INVALID, w->dead_pool, 1);
-    BAD(lkv_pool_pass_fence, "ENGINE", INVALID, w->engine, 1);
+    lkv_snapshot_args args = {.size = sizeof args, .path = "no/such/folder"};
+#define SNAP(call)                                                                                 \
+    BAD(call, "NULL", INVALID, NULL, &args, NULL, NULL);                                           \
+    BAD(call, "released", INVALID, w->dead_pool, &args, NULL, NULL);                               \
+    BAD(call, "LIBRARY", INVALID, w->engine, &args, NULL, NULL);                                   \
+    BAD(call, "NULL", INVALID, w->pool, NULL, NULL, NULL);                                         \
+    BAD(call, "no/such/folder", LKV_E_NOT_FOUND, w->pool, &args, NULL, NULL);                      \
+    BAD(call, "stream", INVALID, w->pool, &args, NULL, w);                                         \
+    BAD(call, "size is 0", INVALID, w->pool, &args, &(lkv_snapshot_info){0}, NULL);                \
+    WITH(lkv_snapshot_args, d, args, d.path = NULL,                                                \
+         BAD(call, "path is NULL", INVALID, w->pool, &d, NULL, NULL));                             \
+    WITH(lkv_snapshot_args, d, args, d.path = "",                                                  \
+         BAD(call, "path is empty", INVALID, w->pool, &d, NULL, NULL));                            \
+    WITH(lkv_snapshot_args, d, args, d.flags = 1,                                                  \
+         BAD(call, "flags", INVALID, w->pool, &d, NULL, NULL));                                    \
+    WITH(lkv_snapshot_args, d, args, d.secret_bytes = 32,                                          \
+         BAD(call, "secret", INVALID, w->pool, &d, NULL, NULL));                                   \
+    WITH(lkv_snapshot_args, d, args, (d.secret = (uint8_t *)o, d.secret_bytes = 15),               \
+         BAD(call, "secret is 15", INVALID, w->pool, &d, NULL, NULL))
+    SNAP(lkv_pool_snapshot_save);
+    SNAP(lkv_pool_snapshot_load);
+#undef SNAP
 }
 
 static void bad_prompts(struct world *w)
@@ -304,6 +331,7 @@ void bad_blocks(struct world *w)
     bad_pool_numbers(w);
     bad_pool_pointers(w);
     bad_pool_queries(w);
+    bad_pool_reports(w);
     bad_prompts(w);
     bad_admissions(w);
     bad_sequences(w);
