@@ -7,6 +7,7 @@
 #include "tools/common/clock.h"
 #include "tools/common/out.h"
 #include "tools/common/parse.h"
+#include "tools/replay/compare.h"
 #include "tools/replay/replay.h"
 
 enum { DEFAULT_REQUESTS = 160, DEFAULT_CHECK_EVERY = 100 };
@@ -32,7 +33,8 @@ enum {
     KEY_SEED,
     KEY_THREADS,
     KEY_CHECK_EVERY,
-    KEY_NO_PARTIAL
+    KEY_NO_PARTIAL,
+    KEY_COMPARE
 };
 
 static const struct argp_option option_table[] = {
@@ -54,6 +56,10 @@ static const struct argp_option option_table[] = {
      "and nothing is decoded",
      2},
     {"headroom", KEY_HEADROOM, "H", 0, "share of the pool kept for fallback slots; default 0", 2},
+    {"compare", KEY_COMPARE, "WITH", 0,
+     "lru: --infinite in order of arrival, then pools of 10, 25, 50 and 100 % of the working set "
+     "beside plain block LRU of as many blocks",
+     2},
     {"no-partial", KEY_NO_PARTIAL, 0, 0, "no reuse of a part of a block", 2},
     {"preset", KEY_PRESET, "NAME", 0, "the model that --memory counts for; default v3", 2},
     {"layers", KEY_LAYERS, "N", 0, "its layers, if not the preset's", 2},
@@ -92,6 +98,11 @@ static error_t parse_pool(int key, char *arg, struct argp_state *state, struct r
         return 0;
     case KEY_NO_PARTIAL:
         o->no_partial = 1;
+        return 0;
+    case KEY_COMPARE:
+        if (strcmp(arg, "lru") != 0)
+            argp_error(state, "--compare: '%s' is not lru", arg);
+        o->compare_lru = o->infinite = 1;
         return 0;
     case KEY_PRESET:
         o->preset = arg;
@@ -188,11 +199,15 @@ static void load_trace(struct replay *r)
 static void run(struct replay *r)
 {
     const uint64_t begin = clock_ns();
+    if (r->options.compare_lru)
+        trace_sort(&r->trace);
     if (r->options.infinite)
         replay_infinite(r);
     else
         replay_schedule(r);
     replay_check(r);
+    if (r->options.compare_lru)
+        compare_run(r);
     r->result.wall_s = (double)(clock_ns() - begin) * 1e-9;
     r->result.stats.size = sizeof r->result.stats;
     out_must(lkv_pool_query(r->pool.pool, &r->result.stats), "pool statistics");

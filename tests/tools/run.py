@@ -76,7 +76,7 @@ def test_bad_arguments():
            ["replay", "--format", "int7"], ["replay", "--blocks", "-1"],
            ["replay", "--blocks", "5", "--infinite"], ["replay", "--memory", "lots"],
            ["replay", "--infinite", "--attend", "0.5"], ["replay", "--attend", "2"],
-           ["replay", "--check-every", "0"], ["ppl"], ["ppl", "--model", "x"],
+           ["replay", "--check-every", "0"], ["replay", "--compare", "fifo"], ["ppl"], ["ppl", "--model", "x"],
            ["bench", "decode", "--device", "abacus"], ["bench", "decode", "--heads", "0"],
            ["bench", "decode", "--heads", "16,,8"], ["bench", "append", "--isa", "mmx"],
            ["bench", "blocks", "--repeats", "0"], ["bench", "frag", "--cycles", "x"]]
@@ -156,6 +156,7 @@ def test_json_replay():
     expect(found["check_failures"], 0, "check failures")
     expect(set(found["step_us"]), {"p50", "p99"}, "step_us")
     expect(run_json("replay", "--limit", "4")["attend"], None, "attend without --attend")
+    expect(run_json("replay", "--limit", "4")["compare"], None, "compare without --compare")
 
 
 def test_json_bench():
@@ -167,6 +168,7 @@ def test_json_bench():
         check_keys("bench " + name, found["rows"][0])
         assert found["rows"][0]["us"] > 0, f"bench {name}: no time"
     check_keys("bench frag", run_json("bench", "frag", "--cycles", "600"))
+    check_keys("bench blocks", run_json("bench", "blocks", "--repeats", "3"))
 
 
 # ---- replay against counts computed here
@@ -231,6 +233,54 @@ def test_infinite_mooncake():
         with tempfile.TemporaryDirectory() as folder:
             path = write(folder, "trace.jsonl.gz", text)
             check_infinite(path, [(0, ids, n) for ids, n in prompts], 512, seed)
+
+
+def count_lru(prompts, trace_block, block, num_blocks):
+    """Whole-block hits of plain LRU: the oldest block goes first, of one prompt its last."""
+    order, hits = {}, 0  # insertion order is the recency
+    for number, (space, ids, length) in enumerate(prompts):
+        need = (length + block - 1) // block
+        if need > num_blocks:
+            continue
+        chain, names = (space,), []
+        for start in range(0, length - length % block, block):
+            piece = tuple((ids[at // trace_block], at % trace_block)
+                          if at // trace_block < len(ids) else ("private", number, at)
+                          for at in range(start, start + block, 16))
+            chain = hash((chain, piece))
+            names.append(chain)
+        found = 0
+        while found < (length - 1) // block and names[found] in order:
+            found += 1
+        hits += found * block
+        for name in names:
+            order.pop(name, None)
+        while len(order) + need > num_blocks:
+            del order[next(iter(order))]
+        order.update((name, True) for name in reversed(names))
+    return hits
+
+
+def test_compare_lru():
+    for trace_block, partial in [(512, True), (64, False)]:
+        prompts = [(0, ids, n) for ids, n in random_prompts(9, trace_block, partial)]
+        ids_key = "hash_ids" if partial else "hash_runs"
+        text = "".join(json.dumps({"timestamp": i, "session": "s", "agent": "main", "t": i,
+                                   "input_length": n, "output_length": 1,
+                                   ids_key: ids if partial else as_runs(ids)}) + "\n"
+                       for i, (_, ids, n) in enumerate(prompts))
+        with tempfile.TemporaryDirectory() as folder:
+            found = run_json("replay", "--compare", "lru", "--check-every", "1", "--trace",
+                             write(folder, "trace.jsonl", text))
+        check_keys("replay", found)
+        check_keys("replay", found["compare"], "compare")
+        expect(found["check_failures"], 0, "check failures")
+        expect([row["share"] for row in found["compare"]["rows"]], [0.1, 0.25, 0.5, 1.0], "shares")
+        for row in found["compare"]["rows"]:
+            check_keys("replay", row, "rows")
+            wanted = count_lru(prompts, trace_block, 64, row["blocks"])
+            expect(round(row["lru_hit_ratio"] * found["prompt_tokens"]), wanted,
+                   f"trace block {trace_block}, {row['blocks']} blocks: hits of LRU")
 
 
 def as_runs(ids):

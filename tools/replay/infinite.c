@@ -1,5 +1,6 @@
-/* In: the trace in its own order. Out: the hits of a cache that never evicts. Each prompt is
- * admitted, declared written and freed before the next arrives; nothing is decoded. */
+/* In: the trace in its own order. Out: the hits of a cache that never evicts, or that evicts if
+ * --compare gave it a size. Each prompt is admitted, declared written and freed before the next
+ * arrives; nothing is decoded. */
 #include "tools/replay/replay.h"
 
 #include "tools/common/out.h"
@@ -16,8 +17,14 @@ static void run_request(struct replay *r, uint64_t i)
     lkv_admission admission = {.size = sizeof admission};
     lkv_seq seq;
     const struct stopwatch admit = manager_begin();
-    out_must(lkv_seq_admit(r->pool.pool, &prompt, &args, &admission, &seq), "admission");
-    series_add(&r->result.match_admit_us, 1e6 * manager_end(r, admit));
+    const lkv_status status = lkv_seq_admit(r->pool.pool, &prompt, &args, &admission, &seq);
+    const double us = 1e6 * manager_end(r, admit);
+    if (status == LKV_E_NEVER_FITS) {
+        r->result.never_fits++;
+        return;
+    }
+    out_must(status, "admission");
+    series_add(&r->result.match_admit_us, us);
     const struct stopwatch publish = manager_begin();
     if (admission.partial_hit_tokens)
         replay_settle_copies(r);

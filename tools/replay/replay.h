@@ -15,7 +15,7 @@ struct replay_options {
     uint32_t check_every;
     uint64_t blocks, memory_bytes, limit, seed;
     double headroom, attend_rate, step_ms, session_gap_s;
-    int infinite, no_partial;
+    int infinite, no_partial, compare_lru;
 };
 
 struct replay_pool {
@@ -51,6 +51,15 @@ struct attend_result {
     uint64_t failures;        /* rows or records beyond their bound */
 };
 
+/* One size of pool of --compare. */
+struct compare_row {
+    double share; /* of the working set */
+    uint64_t blocks, evicted, never_fits;
+    uint64_t hit_tokens, partial_hit_tokens, lru_hit_tokens;
+    double manager_cpu_s;
+};
+enum { NUM_SHARES = 4 };
+
 struct replay_result {
     uint64_t requests, prompt_tokens, hit_tokens, partial_hit_tokens, output_tokens;
     uint64_t preempted, never_fits, steps, checks, check_failures, blocks_peak;
@@ -60,6 +69,7 @@ struct replay_result {
     struct series match_admit_us, step_us;
     struct timeline timeline;
     struct attend_result attend;
+    struct compare_row compare[NUM_SHARES];
     lkv_pool_stats stats; /* at the end */
 };
 

@@ -6,6 +6,7 @@
 
 #include "tools/common/out.h"
 #include "tools/common/parse.h"
+#include "tools/replay/compare.h"
 
 static double ratio(double part, double whole)
 {
@@ -87,6 +88,7 @@ json_t *replay_json(struct replay *r)
     put(to, "checks", x->checks);
     put(to, "check_failures", x->check_failures);
     json_object_set_new(to, "attend", attend_json(r));
+    json_object_set_new(to, "compare", compare_json(r));
     return to;
 }
 
@@ -145,4 +147,6 @@ void replay_print(const struct replay *r)
         line("attention", "%llu steps, %llu rows vs float64: rel-L2 at most %.2e; latents %.2e",
              (unsigned long long)a->steps, (unsigned long long)a->rows, a->max_rel_l2,
              a->max_latent_rel_l2);
+    if (r->options.compare_lru)
+        compare_print(r);
 }

@@ -54,9 +54,9 @@ static void size_pool(struct replay *r)
     p->table_width = trace_longest(&r->trace) / o->block_tokens + 2;
     r->result.working_set_blocks = trace_working_set(&r->trace, o->block_tokens);
     p->kv_block_bytes = query_block(r, layers).block_bytes * layers;
-    p->num_blocks = o->infinite ? infinite_blocks(r)
-                    : o->blocks ? o->blocks
-                                : o->memory_bytes / p->kv_block_bytes;
+    p->num_blocks = o->blocks     ? o->blocks
+                    : o->infinite ? infinite_blocks(r)
+                                  : o->memory_bytes / p->kv_block_bytes;
     if (!p->num_blocks)
         out_die("--memory holds no block: one of %u tokens takes %llu bytes over %u layers",
                 o->block_tokens, (unsigned long long)p->kv_block_bytes, layers);
