@@ -46,7 +46,7 @@ struct RowState {
 template <class C> struct Smem {
     alignas(16) uint16_t k[kTokens][C::kPitch];
     alignas(16) float scores[C::kWarps][C::kRows][kScorePitch];
-    alignas(16) uint16_t p[C::kRows][kPPitch];
+    alignas(16) uint16_t p[C::kQParts][C::kRows][kPPitch];
     alignas(16) uint16_t q_rope[C::kRows][kRopePitch];
     float factor[kTokens], zero[kTokens], bias[kTokens];
     int present[2][kTokens];

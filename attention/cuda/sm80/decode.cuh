@@ -30,12 +30,10 @@ __device__ void stage_latent(const Args &a, Smem<C> &s, uint16_t *stage, int row
     constexpr int kEach = C::kLatent / 32;
     const uint32_t lane = threadIdx.x % 32, n = a.store.record.latent_dim;
     float v[kEach], top = 0.0f, sum = 0.0f;
+    load_lanes(a.q, inside ? at : 0, inside ? n : 0, v);
 #pragma unroll
-    for (int i = 0; i < kEach; i++) {
-        uint32_t d = lane + 32 * i;
-        v[i] = inside && d < n ? load_any(a.q.data, a.q.dtype, at + d) : 0.0f;
+    for (int i = 0; i < kEach; i++)
         top = fmaxf(top, fabsf(v[i]));
-    }
     for (int d = 16; d > 0; d /= 2)
         top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
     const float scale = C::kBf16 ? 1.0f : power_of_two(top);
@@ -64,11 +62,13 @@ __device__ void stage_latent(const Args &a, Smem<C> &s, uint16_t *stage, int row
 template <class C>
 __device__ void stage_rope(const Args &a, Smem<C> &s, int row, int64_t at, bool inside)
 {
-    for (int d = threadIdx.x % 32; d < kRope; d += 32) {
-        bool real = inside && (uint32_t)d < a.store.record.rope_dim;
-        float x = real ? load_any(a.q_rope.data, a.q_rope.dtype, at + d) : 0.0f;
-        __nv_bfloat16 high = __float2bfloat16_rn(x);
-        __nv_bfloat16 low = __float2bfloat16_rn(x - __bfloat162float(high));
+    float x[kRope / 32];
+    load_lanes(a.q_rope, inside ? at : 0, inside ? a.store.record.rope_dim : 0, x);
+#pragma unroll
+    for (int i = 0; i < kRope / 32; i++) {
+        int d = threadIdx.x % 32 + 32 * i;
+        __nv_bfloat16 high = __float2bfloat16_rn(x[i]);
+        __nv_bfloat16 low = __float2bfloat16_rn(x[i] - __bfloat162float(high));
         *(__nv_bfloat16 *)&s.q_rope[row][d] = high;
         *(__nv_bfloat16 *)&s.q_rope[row][kRope + d] = low;
     }
@@ -104,18 +104,24 @@ __device__ __forceinline__ void load_query(const Args &a, const Work &w, Smem<C>
 
 /* ---- records in */
 
+/* Block of token `lane` of a tile; -1: none. Read a tile ahead, so that nobody waits for it. */
+__device__ __forceinline__ int block_of(const Args &a, const Work &w, int tile)
+{
+    const int32_t *table = a.batch.block_table + w.seq * a.batch.block_table_stride;
+    int token = tile * kTokens + threadIdx.x % 32;
+    return token < w.length ? __ldg(table + (token >> a.block_shift)) : -1;
+}
+
 template <class C>
-__device__ __forceinline__ void fetch(const Args &a, const Work &w, Smem<C> &s, int tile, int stage)
+__device__ __forceinline__ void fetch(const Args &a, Smem<C> &s, int tile, int stage, int blocks)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
     const uint32_t pieces = a.store.record.bytes / 16, pitch = raw_pitch(a.store.record.bytes);
-    const int32_t *table = a.batch.block_table + w.seq * a.batch.block_table_stride;
 #pragma unroll
     for (int i = 0; i < kTokens / C::kWarps; i++) {
-        int slot = warp + i * C::kWarps, token = tile * kTokens + slot;
-        int block = token < w.length ? table[token >> a.block_shift] : -1;
+        int slot = warp + i * C::kWarps, block = __shfl_sync(~0u, blocks, slot);
         bool present = block >= 0 && (uint64_t)block < a.store.num_blocks;
-        uint32_t offset = token & ((1u << a.block_shift) - 1);
+        uint32_t offset = (tile * kTokens + slot) & ((1u << a.block_shift) - 1);
         const uint8_t *from = a.store.base;
         if (present)
             from += (uint64_t)block * a.store.block_stride + offset * a.store.record.bytes;
@@ -131,21 +137,24 @@ __device__ __forceinline__ void fetch(const Args &a, const Work &w, Smem<C> &s, 
 template <class C>
 __device__ __forceinline__ void dequantise(const Args &a, Smem<C> &s, int stage)
 {
-    constexpr int kPieces = C::kLatent / 8, kRopeWords = kRope / 2;
+    constexpr int kPieces = C::kLatent / 8, kRopeWords = kRope / 2, kBatch = 4;
     const lkvi_record &r = a.store.record;
     const uint32_t pitch = raw_pitch(r.bytes);
     const uint8_t *raw = s.raw + stage * kTokens * pitch;
-#pragma unroll 4
-    for (int i = threadIdx.x; i < kTokens * kPieces; i += C::kThreads) {
-        int token = i / kPieces;
-        uint32_t at = i % kPieces * 8;
-        const uint8_t *record = raw + token * pitch;
-        float factor = C::kFormat == LKV_FORMAT_FP8 ? token_factor<C::kFormat>(r, record).x : 1.0f;
-        uint4 v = make_uint4(0, 0, 0, 0);
-        if (at < r.latent_dim)
-            v = tile_of<C::kFormat>(r, record, at, factor);
-        *(uint4 *)&s.k[token][at] = v;
+    for (int first = threadIdx.x; first < kTokens * kPieces; first += kBatch * C::kThreads) {
+        uint4 v[kBatch]; /* loads first: the compiler may not move them over the stores */
+#pragma unroll
+        for (int j = 0; j < kBatch; j++) {
+            int i = first + j * C::kThreads;
+            v[j] = tile_of<C::kFormat>(r, raw + i / kPieces * pitch, i % kPieces * 8);
+        }
+#pragma unroll
+        for (int j = 0; j < kBatch; j++) {
+            int i = first + j * C::kThreads;
+            *(uint4 *)&s.k[i / kPieces][i % kPieces * 8] = v[j];
+        }
     }
+#pragma unroll
     for (int i = threadIdx.x; i < kTokens * kRopeWords; i += C::kThreads) {
         int token = i / kRopeWords;
         uint32_t d = i % kRopeWords * 2;
@@ -271,17 +280,27 @@ template <class C> __device__ __forceinline__ float raise_unit(const Smem<C> &s,
     return top > unit ? 2.0f * power_of_two(top) : unit;
 }
 
+__device__ __forceinline__ uint2 bf16_pairs(float4 p)
+{
+    __nv_bfloat162 x = __floats2bfloat162_rn(p.x, p.y), y = __floats2bfloat162_rn(p.z, p.w);
+    return make_uint2(*(uint32_t *)&x, *(uint32_t *)&y);
+}
+
+/* fp16, or bf16 in a high and a low part: 8 bits of P would cost the output its accuracy. */
 template <class C> __device__ __forceinline__ void store_p(Smem<C> &s, int row, int t0, float4 p)
 {
-    uint2 v;
-    if (C::kBf16) {
-        __nv_bfloat162 x = __floats2bfloat162_rn(p.x, p.y), y = __floats2bfloat162_rn(p.z, p.w);
-        v = make_uint2(*(uint32_t *)&x, *(uint32_t *)&y);
-    } else {
-        v = make_uint2(half_bits(__floats2half2_rn(p.x, p.y)),
-                       half_bits(__floats2half2_rn(p.z, p.w)));
+    if (!C::kBf16) {
+        *(uint2 *)&s.p[0][row][t0] = make_uint2(half_bits(__floats2half2_rn(p.x, p.y)),
+                                                half_bits(__floats2half2_rn(p.z, p.w)));
+        return;
     }
-    *(uint2 *)&s.p[row][t0] = v;
+    uint2 high = bf16_pairs(p);
+    p.x -= __uint_as_float(high.x << 16);
+    p.y -= __uint_as_float(high.x & 0xFFFF0000u);
+    p.z -= __uint_as_float(high.y << 16);
+    p.w -= __uint_as_float(high.y & 0xFFFF0000u);
+    *(uint2 *)&s.p[0][row][t0] = high;
+    *(uint2 *)&s.p[C::kQParts - 1][row][t0] = bf16_pairs(p);
 }
 
 template <class C>
@@ -340,20 +359,25 @@ template <class C> __device__ __forceinline__ void accumulate(Smem<C> &s, Output
     }
 #pragma unroll
     for (int k = 0; k < kTokens / 16; k++) {
-        uint32_t p[C::kRowTiles][4];
+        uint32_t p[C::kQParts][C::kRowTiles][4];
 #pragma unroll
-        for (int m = 0; m < C::kRowTiles; m++)
-            load_matrices(p[m], shared_at(&s.p[16 * m + lane % 16][16 * k + 8 * (lane / 16)]));
+        for (int part = 0; part < C::kQParts; part++)
+#pragma unroll
+            for (int m = 0; m < C::kRowTiles; m++)
+                load_matrices(p[part][m],
+                              shared_at(&s.p[part][16 * m + lane % 16][16 * k + 8 * (lane / 16)]));
 #pragma unroll
         for (int n = 0; n < C::kColumns / 2; n++) {
             uint32_t v[4];
             int dim = warp * C::kDims + 16 * n + 8 * (lane / 16);
             load_matrices_turned(v, shared_at(&s.k[16 * k + lane % 16][dim]));
 #pragma unroll
-            for (int m = 0; m < C::kRowTiles; m++) {
-                mma<C::kBf16>(o.x[m][2 * n], p[m], v[0], v[1]);
-                mma<C::kBf16>(o.x[m][2 * n + 1], p[m], v[2], v[3]);
-            }
+            for (int part = 0; part < C::kQParts; part++)
+#pragma unroll
+                for (int m = 0; m < C::kRowTiles; m++) {
+                    mma<C::kBf16>(o.x[m][2 * n], p[part][m], v[0], v[1]);
+                    mma<C::kBf16>(o.x[m][2 * n + 1], p[part][m], v[2], v[3]);
+                }
         }
     }
 }
@@ -477,12 +501,15 @@ __global__ void __launch_bounds__(C::kThreads, C::kRowTiles == 1 ? 2 : 1)
 #pragma unroll
             for (int e = 0; e < 4; e++)
                 o.x[m][n][e] = 0.0f;
+    int blocks = block_of(a, w, first);
     if (first < end)
-        fetch<C>(a, w, s, first, 0);
+        fetch<C>(a, s, first, 0, blocks);
+    blocks = block_of(a, w, first + 1);
     for (int tile = first; tile < end; tile++) {
         const int stage = (tile - first) & 1;
         if (tile + 1 < end) {
-            fetch<C>(a, w, s, tile + 1, stage ^ 1);
+            fetch<C>(a, s, tile + 1, stage ^ 1, blocks);
+            blocks = block_of(a, w, tile + 2);
             copies_wait<1>();
         } else {
             copies_wait<0>();

@@ -87,13 +87,39 @@ __device__ __forceinline__ float power_of_two(float x)
     return exponent == 0 || exponent == 0x7F800000u ? 1.0f : __uint_as_float(exponent);
 }
 
-__device__ __forceinline__ float load_any(const void *p, uint32_t dtype, int64_t at)
+__device__ __forceinline__ float as_float(float x)
 {
-    if (dtype == LKV_DTYPE_F32)
-        return ((const float *)p)[at];
-    if (dtype == LKV_DTYPE_F16)
-        return __half2float(((const __half *)p)[at]);
-    return __bfloat162float(((const __nv_bfloat16 *)p)[at]);
+    return x;
+}
+__device__ __forceinline__ float as_float(__half x)
+{
+    return __half2float(x);
+}
+__device__ __forceinline__ float as_float(__nv_bfloat16 x)
+{
+    return __bfloat162float(x);
+}
+
+/* v[i] = p[lane + 32 i], 0 from count on. One branch on the dtype, then all loads at once. */
+template <typename T, int N>
+__device__ __forceinline__ void load_typed(const T *p, uint32_t count, float (&v)[N])
+{
+    const uint32_t lane = threadIdx.x % 32;
+#pragma unroll
+    for (int i = 0; i < N; i++)
+        v[i] = lane + 32 * i < count ? as_float(p[lane + 32 * i]) : 0.0f;
+}
+
+template <int N>
+__device__ __forceinline__ void load_lanes(const lkvi_heads &x, int64_t at, uint32_t count,
+                                           float (&v)[N])
+{
+    if (x.dtype == LKV_DTYPE_F32)
+        load_typed((const float *)x.data + at, count, v);
+    else if (x.dtype == LKV_DTYPE_F16)
+        load_typed((const __half *)x.data + at, count, v);
+    else
+        load_typed((const __nv_bfloat16 *)x.data + at, count, v);
 }
 
 __device__ __forceinline__ void store_pair(void *p, uint32_t dtype, int64_t at, float x, float y)
@@ -150,6 +176,21 @@ __device__ __forceinline__ uint4 nvfp4_tile(const uint8_t *codes, uint8_t scale)
     return v;
 }
 
+/* Group scales of a token (L <= 512: four at most) to the token's factor, a power of two above all
+ * of them. */
+__device__ __forceinline__ float fp8_factor(const uint8_t *scales)
+{
+    float4 s = *(const float4 *)scales;
+    float top = fmaxf(fmaxf(s.x, s.y), fmaxf(s.z, s.w));
+    return top > 0.0f ? 2.0f * power_of_two(top) : 0.0f;
+}
+
+/* 1 / factor for a power of two; 0 for 0. */
+__device__ __forceinline__ float inverse_power(float factor)
+{
+    return factor > 0.0f ? __uint_as_float(0x7F000000u - __float_as_uint(factor)) : 0.0f;
+}
+
 /* ratio: the group's scale over the token's factor, times 2^8. */
 __device__ __forceinline__ uint4 fp8_tile(const uint8_t *codes, float ratio)
 {
@@ -175,17 +216,16 @@ __device__ __forceinline__ float2 token_factor(const lkvi_record &r, const uint8
         return make_float2(*(const float *)(scales + r.scales_bytes - 12) * 128.0f, 0.0f);
     if (FORMAT == LKV_FORMAT_BF16)
         return make_float2(1.0f, 0.0f);
-    float top = 0.0f;
-    for (uint32_t g = 0; g < (r.latent_dim + 127) / 128; g++)
-        top = fmaxf(top, ((const float *)scales)[g]);
-    return make_float2(top > 0.0f ? 2.0f * power_of_two(top) : 0.0f, 0.0f);
+    return make_float2(fp8_factor(scales), 0.0f);
 }
 
+/* Values at .. at + 7 of the tile; zeros past the latent. */
 template <uint32_t FORMAT>
-__device__ __forceinline__ uint4 tile_of(const lkvi_record &r, const uint8_t *record, uint32_t at,
-                                         float factor)
+__device__ __forceinline__ uint4 tile_of(const lkvi_record &r, const uint8_t *record, uint32_t at)
 {
     const uint8_t *codes = record + r.codes_offset, *scales = record + r.scales_offset;
+    if (at >= r.latent_dim)
+        return make_uint4(0, 0, 0, 0);
     if (FORMAT == LKV_FORMAT_BF16)
         return *(const uint4 *)(codes + 2 * at);
     if (FORMAT == LKV_FORMAT_INT8)
@@ -193,7 +233,7 @@ __device__ __forceinline__ uint4 tile_of(const lkvi_record &r, const uint8_t *re
     if (FORMAT == LKV_FORMAT_NVFP4)
         return nvfp4_tile(codes + at / 2, scales[at / 16]);
     float s = ((const float *)scales)[at / 128];
-    return fp8_tile(codes + at, factor > 0.0f ? s / factor * 256.0f : 0.0f);
+    return fp8_tile(codes + at, s * inverse_power(fp8_factor(scales)) * 256.0f);
 }
 
 /* ---- where a CTA's work lies */
