@@ -15,8 +15,9 @@ build() {
         "$root"/core/status.c "$root"/core/sha256.c -o "$work/cases" \
         -lcriterion -lmbedcrypto -lpthread &&
     $cc -std=gnu11 -O1 -DLKV_BUILDING -I"$root/include" -I"$work" -I"$root" \
-        "$root"/tests/stress/blocks_model.c "$root"/tests/stress/blocks_ops.c \
-        "$root"/tests/reference/ref_manager.c "$work"/block_manager/*.c "$root"/core/alloc.c \
+        "$root"/tests/stress/blocks_model.c "$root"/tests/stress/blocks_ops*.c \
+        "$root"/tests/reference/ref_manager.c "$root"/tests/reference/ref_blocks.c \
+        "$work"/block_manager/*.c "$root"/core/alloc.c \
         "$root"/core/status.c "$root"/core/sha256.c -o "$work/model" -lmbedcrypto -lpthread
 }
 

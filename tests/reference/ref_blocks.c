@@ -1,0 +1,307 @@
+/* In: what the library did to blocks. Out: whether the rules allow it: the cache as a tree, who is
+ * evicted, references, fences, room. Everything is a scan. */
+#include "tests/reference/ref_state.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* ---- the cache as a tree of blocks */
+
+static int has_child(const struct ref_manager *r, int b)
+{
+    for (uint32_t c = 1; c <= r->num_blocks; c++)
+        if (r->blocks[c].indexed && r->blocks[c].parent == b)
+            return 1;
+    return 0;
+}
+
+int ref_find_child(const struct ref_manager *r, int parent, const int32_t *tokens, const char *keys)
+{
+    for (uint32_t c = 1; c <= r->num_blocks; c++) {
+        const struct ref_block *block = &r->blocks[c];
+        if (block->indexed && block->parent == parent && !strcmp(block->keys, keys) &&
+            !memcmp(block->tokens, tokens, r->block_tokens * sizeof *tokens))
+            return (int)c;
+    }
+    return 0;
+}
+
+static void forget(struct ref_manager *r, int b)
+{
+    r->blocks[b].indexed = 0;
+    r->blocks[b].parent = 0;
+    r->blocks[b].keys[0] = 0;
+}
+
+/* b and everything under it leave the cache; the idle ones among those under it become free. */
+static void forget_tree(struct ref_manager *r, int b)
+{
+    for (uint32_t c = 1; c <= r->num_blocks; c++) {
+        if (!r->blocks[c].indexed || r->blocks[c].parent != b)
+            continue;
+        forget_tree(r, (int)c);
+        if (r->blocks[c].state != REF_IDLE)
+            continue;
+        r->blocks[c].state = REF_FREE;
+    }
+    forget(r, b);
+}
+
+static int oldest_leaf(const struct ref_manager *r)
+{
+    int best = 0;
+    for (uint32_t b = 1; b <= r->num_blocks; b++)
+        if (r->blocks[b].state == REF_IDLE && !has_child(r, (int)b) &&
+            (!best || r->blocks[b].rested < r->blocks[best].rested))
+            best = (int)b;
+    return best;
+}
+
+static int any_free(const struct ref_manager *r)
+{
+    for (uint32_t b = 1; b <= r->num_blocks; b++)
+        if (r->blocks[b].state == REF_FREE)
+            return 1;
+    return 0;
+}
+
+/* The library took id b: was it one that it may take? */
+const char *ref_take(struct ref_manager *r, int32_t b, int state)
+{
+    if (b < 1 || (uint32_t)b > r->num_blocks)
+        return FAIL("took id %d of %u", b, r->num_blocks);
+    struct ref_block *block = &r->blocks[b];
+    int leaf = oldest_leaf(r);
+    if (any_free(r) ? block->state != REF_FREE : block->state != REF_IDLE || (leaf && leaf != b))
+        return FAIL("took block %d in state %d; the oldest leaf is %d, free blocks: %d", b,
+                    block->state, leaf, any_free(r));
+    if (block->indexed)
+        forget_tree(r, b);
+    block->state = state;
+    block->refs = state == REF_IN_USE;
+    return NULL;
+}
+
+/* ---- references and fences */
+
+static void enqueue(struct ref_manager *r, struct ref_block *block)
+{
+    if (block->queued)
+        return;
+    block->queued = 1;
+    block->queue_fence = block->fence;
+    block->queue_order = ++r->clock;
+}
+
+static void rest(struct ref_manager *r, struct ref_block *block)
+{
+    block->state = block->indexed ? REF_IDLE : REF_FREE;
+    block->rested = ++r->clock;
+}
+
+static void cancel_copy_to(struct ref_manager *r, int32_t to)
+{
+    for (uint32_t i = 0; i < r->num_copies; i++) {
+        if (r->copies[i].to != to)
+            continue;
+        int32_t from = r->copies[i].from;
+        memmove(&r->copies[i], &r->copies[i + 1], (--r->num_copies - i) * sizeof r->copies[0]);
+        ref_settle_unused(r, to);
+        ref_drop(r, from, 0);
+        return;
+    }
+}
+
+static int copy_waits_for(const struct ref_manager *r, int32_t to)
+{
+    for (uint32_t i = 0; i < r->num_copies; i++)
+        if (r->copies[i].to == to)
+            return 1;
+    return 0;
+}
+
+/* Nobody refers to b any more: where is it now? */
+void ref_settle_unused(struct ref_manager *r, int32_t b)
+{
+    struct ref_block *block = &r->blocks[b];
+    if (copy_waits_for(r, b)) {
+        block->state = REF_PENDING;
+    } else if (block->fence > r->passed) {
+        block->state = REF_PENDING;
+        enqueue(r, block);
+    } else {
+        rest(r, block);
+    }
+}
+
+void ref_drop(struct ref_manager *r, int32_t b, uint64_t fence)
+{
+    struct ref_block *block = &r->blocks[b];
+    if (fence > block->fence)
+        block->fence = fence;
+    if (--block->refs)
+        return;
+    ref_settle_unused(r, b);
+    if (!block->indexed && copy_waits_for(r, b))
+        cancel_copy_to(r, b);
+}
+
+void ref_claim(struct ref_manager *r, int32_t b)
+{
+    r->blocks[b].refs++;
+    r->blocks[b].state = REF_IN_USE;
+}
+
+static struct ref_block *next_queued(struct ref_manager *r, uint64_t fence)
+{
+    struct ref_block *best = NULL;
+    for (uint32_t b = 1; b <= r->num_blocks; b++) {
+        struct ref_block *q = &r->blocks[b];
+        if (!q->queued || q->queue_fence > fence)
+            continue;
+        if (!best || q->queue_fence < best->queue_fence ||
+            (q->queue_fence == best->queue_fence && q->queue_order < best->queue_order))
+            best = q;
+    }
+    return best;
+}
+
+void ref_pass(struct ref_manager *r, uint64_t fence)
+{
+    struct ref_block *block;
+    if (fence <= r->passed)
+        return;
+    r->passed = fence;
+    while ((block = next_queued(r, fence))) {
+        block->queued = 0;
+        if (block->state == REF_IN_USE || copy_waits_for(r, (int32_t)(block - r->blocks)))
+            continue;
+        if (block->fence > fence)
+            enqueue(r, block);
+        else
+            rest(r, block);
+    }
+}
+
+/* ---- room */
+
+uint64_t ref_free_now(const struct ref_manager *r)
+{
+    struct ref_counts c;
+    ref_count(r, &c);
+    return r->base - c.state[REF_IN_USE] - c.state[REF_PENDING] - c.reserved;
+}
+
+lkv_status ref_verdict(const struct ref_manager *r, uint64_t needed, uint64_t own,
+                       uint64_t pending_hits)
+{
+    struct ref_counts c;
+    ref_count(r, &c);
+    if (needed <= ref_free_now(r) + own)
+        return LKV_OK;
+    return needed <= ref_free_now(r) + own + c.state[REF_PENDING] - pending_hits
+               ? LKV_E_WAIT_PENDING
+               : LKV_E_NO_BLOCKS;
+}
+
+/* ---- leases, eviction, reset */
+
+const char *ref_pin(struct ref_manager *r, uint32_t lease, const int32_t *blocks, uint32_t n,
+                    lkv_status status)
+{
+    uint64_t idle = 0, pending = 0;
+    lkv_status want = LKV_OK;
+    for (uint32_t i = 0; i < n; i++) {
+        int state = r->blocks[blocks[i]].state, again = 0;
+        for (uint32_t k = 0; k < i; k++)
+            again |= blocks[k] == blocks[i];
+        if (state == REF_FREE || state == REF_LENT)
+            want = LKV_E_NOT_FOUND;
+        idle += state == REF_IDLE && !again;
+        pending += state == REF_PENDING && !again;
+    }
+    if (want == LKV_OK)
+        want = ref_verdict(r, idle, 0, pending);
+    if (status != want)
+        return FAIL("pin gave %d, want %d", status, want);
+    if (want != LKV_OK)
+        return NULL;
+    struct ref_lease *l = &r->leases[lease];
+    *l = (struct ref_lease){.live = 1, .num_blocks = n};
+    for (uint32_t i = 0; i < n; i++) {
+        l->blocks[i] = blocks[i];
+        ref_claim(r, blocks[i]);
+    }
+    return NULL;
+}
+
+const char *ref_lend(struct ref_manager *r, uint32_t lease, const int32_t *blocks, uint32_t n,
+                     lkv_status status)
+{
+    struct ref_counts c;
+    ref_count(r, &c);
+    lkv_status want = n + c.state[REF_LENT] <= r->num_blocks - r->base ? LKV_OK : LKV_E_NO_BLOCKS;
+    if (status != want)
+        return FAIL("lend gave %d, want %d", status, want);
+    if (want != LKV_OK)
+        return NULL;
+    struct ref_lease *l = &r->leases[lease];
+    *l = (struct ref_lease){.live = 1, .lent = 1, .num_blocks = n};
+    for (uint32_t i = 0; i < n; i++) {
+        const char *wrong = ref_take(r, blocks[i], REF_LENT);
+        if (wrong)
+            return wrong;
+        l->blocks[i] = blocks[i];
+    }
+    return NULL;
+}
+
+void ref_release(struct ref_manager *r, uint32_t lease, uint64_t fence)
+{
+    struct ref_lease *l = &r->leases[lease];
+    while (l->num_blocks) {
+        int32_t b = l->blocks[--l->num_blocks];
+        struct ref_block *block = &r->blocks[b];
+        if (!l->lent) {
+            ref_drop(r, b, fence);
+            continue;
+        }
+        block->fence = fence;
+        if (fence > r->passed)
+            enqueue(r, block);
+        else
+            block->state = REF_FREE;
+    }
+    l->live = 0;
+}
+
+/* Where only blocks with users below them are idle, which one goes is the library's choice. */
+uint64_t ref_evict(struct ref_manager *r, uint64_t n)
+{
+    struct ref_counts c;
+    ref_count(r, &c);
+    uint64_t idle = c.state[REF_IDLE], done = 0;
+    r->ambiguous = 0;
+    while (done < n && done < idle) {
+        int b = oldest_leaf(r);
+        if (!b) {
+            r->ambiguous = 1;
+            break;
+        }
+        forget(r, b);
+        r->blocks[b].state = REF_FREE;
+        done++;
+    }
+    return done;
+}
+
+void ref_reset(struct ref_manager *r)
+{
+    r->epoch++;
+    for (uint32_t b = 1; b <= r->num_blocks; b++) {
+        int idle = r->blocks[b].state == REF_IDLE;
+        forget(r, (int)b);
+        if (idle)
+            r->blocks[b].state = REF_FREE;
+    }
+}

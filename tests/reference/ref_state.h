@@ -1,0 +1,26 @@
+/* What the twin's two files offer one another: blocks (ref_blocks.c) below sequences
+ * (ref_manager.c). */
+#ifndef TESTS_REFERENCE_REF_STATE_H
+#define TESTS_REFERENCE_REF_STATE_H
+
+#include "tests/reference/ref_manager.h"
+
+#define FAIL(...) (snprintf(r->text, sizeof r->text, __VA_ARGS__), r->text)
+
+static inline uint64_t blocks_for(const struct ref_manager *r, uint64_t tokens)
+{
+    return (tokens + r->block_tokens - 1) / r->block_tokens;
+}
+
+int ref_find_child(const struct ref_manager *r, int parent, const int32_t *tokens,
+                   const char *keys);
+/* The library took id b: was it one that it may take? */
+const char *ref_take(struct ref_manager *r, int32_t b, int state);
+void ref_claim(struct ref_manager *r, int32_t b);
+void ref_drop(struct ref_manager *r, int32_t b, uint64_t fence);
+void ref_settle_unused(struct ref_manager *r, int32_t b); /* nobody refers to b any more */
+uint64_t ref_free_now(const struct ref_manager *r);
+lkv_status ref_verdict(const struct ref_manager *r, uint64_t needed, uint64_t own,
+                       uint64_t pending_hits);
+
+#endif
