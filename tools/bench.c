@@ -15,6 +15,7 @@ static const struct {
     {"append", bench_append, "latents into records"},
     {"decode", bench_decode, "attention over a filled cache"},
     {"blocks", bench_blocks, "the block manager's operations"},
+    {"fallback", bench_fallback, "fallback slots while KV is full: the guarantee and its time"},
     {"frag", bench_frag, "memory fragmentation: blocks and metadata"},
 };
 enum { NUM_BENCHES = sizeof benches / sizeof *benches };

@@ -13,7 +13,7 @@ import tempfile
 
 LKV, SOURCE = sys.argv[1], sys.argv[2]
 COMMANDS = [["info"], ["make-trace"], ["replay"], ["ppl"], ["bench"], ["bench", "append"],
-            ["bench", "decode"], ["bench", "blocks"], ["bench", "frag"]]
+            ["bench", "decode"], ["bench", "blocks"], ["bench", "fallback"], ["bench", "frag"]]
 TIMES = {"match_admit_us", "step_us", "manager_s", "manager_cpu_s", "wall_s", "metadata_bytes"}
 
 
@@ -169,6 +169,11 @@ def test_json_bench():
         assert found["rows"][0]["us"] > 0, f"bench {name}: no time"
     check_keys("bench frag", run_json("bench", "frag", "--cycles", "600"))
     check_keys("bench blocks", run_json("bench", "blocks", "--repeats", "3"))
+    found = run_json("bench", "fallback", "--blocks", "700", "--rounds", "3")
+    check_keys("bench fallback", found)
+    expect((found["lend_failures"], found["beyond_lent"], found["sequences_lost"],
+            found["kv_share_least"], found["idle_share_without_fallback"]), (0, 0, 0, 1.0, 1.0),
+           "bench fallback: the guarantee")
 
 
 # ---- replay against counts computed here

@@ -39,7 +39,7 @@ struct bench {
     lkv_context_info info;
     lkv_model_desc model;
     double fma_tflops; /* ceiling of the CPU; 0 on a GPU */
-    char kernel[64]; /* what the last plan said it would run */
+    char kernel[64];   /* what the last plan said it would run */
     json_t *rows;
 };
 void bench_open(struct bench *b, const struct bench_options *o);
@@ -84,6 +84,7 @@ void bench_print_rows(const json_t *rows);
 int bench_append(int argc, char **argv);
 int bench_decode(int argc, char **argv);
 int bench_blocks(int argc, char **argv);
+int bench_fallback(int argc, char **argv);
 int bench_frag(int argc, char **argv);
 
 #endif
