@@ -335,9 +335,10 @@ class Pool(_handle.Object):
 
     def pin(self, blocks: Iterable[int]) -> Lease:
         """Pins blocks of live tables: not evicted or reused until released."""
-        found, out = host_array("blocks", blocks, "int32"), ctypes.c_uint64()
+        ids, out = [int(block) for block in blocks], ctypes.c_uint64()
+        found = host_array("blocks", ids, "int32")
         call.lkv_lease_pin(self.handle, found.address, found.length, ctypes.byref(out))
-        return Lease(self, out.value, list(blocks))
+        return Lease(self, out.value, ids)
 
     def lend(self, num_blocks: int) -> Lease:
         """Lends blocks of the headroom; evicts idle blocks, never a sequence."""

@@ -51,6 +51,7 @@ class Prompt:
             tokens=self._tokens.address, num_tokens=self._tokens.length, num_keys=len(given),
             keys=ctypes.cast(self._keys, ctypes.POINTER(_abi.lkv_key)) if given else None,
             flags=flags)
+        self.struct.keep = (self._tokens, self._keys, self._data)  # the Prompt may be gone by then
 
     def __len__(self) -> int:
         return self._tokens.length
