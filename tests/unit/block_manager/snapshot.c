@@ -8,9 +8,9 @@
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include "block_manager/snapshot_file.h"
 #include "core/alloc.h"
 #include "core/context.h"
+#include "tests/support/snap_forge.h"
 #include "tests/unit/block_manager/snap_world.h"
 
 static const struct snap_prompt prompts[] = {{0, 0, 100},   {0, 1, 70},    {5000, 2, 80},
@@ -313,6 +313,91 @@ Test(snapshot, every_flipped_or_missing_byte_is_seen, .init = make_folder, .fini
     write_file(file.data, file.num);
     cr_assert_eq(snap_load(&b, path, NULL), LKV_OK, "%s", lkv_last_error());
     cr_assert_eq(snap_verify(&b, &kept), 32);
+    free(file.data);
+    snap_close(&a);
+    snap_close(&b);
+}
+
+/* A forger has made every seal right: what the records say is still judged. */
+Test(snapshot, right_seals_do_not_help_wrong_content, .init = make_folder, .fini = remove_folder)
+{
+    lkv_pool_desc desc = snap_desc(12, 1, 0);
+    struct snap_pool a = snap_open(&desc), b = snap_open(&desc);
+    const size_t head = sizeof(struct lkvi_snapshot_head);
+    const struct {
+        size_t at;
+        uint32_t bits;
+        const char *word;
+    } changes[] = {
+        {head, 1, "parent"},            /* of the first record: behind it */
+        {head + 16, 1, "digest"},       /* the digest itself */
+        {head + 80, 1, "digest"},       /* a token */
+        {head + 144, 4, "digest"},      /* a key's tag: still whole */
+        {head + 145, 0x80, "whole"},    /* a key's length */
+        {head + 4, 0x40000000, "many"}, /* bytes of keys */
+        {head + 4, 0x01000000, "ends"},
+        {offsetof(struct lkvi_snapshot_head, num_blocks), 1, ""},
+        {offsetof(struct lkvi_snapshot_head, num_blocks), 0x10000000, "cannot hold"},
+        {offsetof(struct lkvi_snapshot_head, version), 2, "version"},
+        {offsetof(struct lkvi_snapshot_head, identity), 2, "model_fingerprint"},
+    };
+    snap_cache(&a, &prompts[1]);
+    lkv_pool_stats before = stats_of(&b);
+    cr_assert_eq(snap_save(&a, path, NULL), LKV_OK);
+    struct bytes file = read_file();
+    for (size_t i = 0; i < sizeof changes / sizeof changes[0]; i++) {
+        uint32_t word;
+        memcpy(&word, file.data + changes[i].at, 4);
+        word ^= changes[i].bits;
+        memcpy(file.data + changes[i].at, &word, 4);
+        forge_seals(file.data, file.num);
+        write_file(file.data, file.num);
+        must_refuse(&b, &before, "a forged word", changes[i].at);
+        cr_assert(strstr(lkv_last_error(), changes[i].word), "change %zu: want \"%s\" in: %s", i,
+                  changes[i].word, lkv_last_error());
+        word ^= changes[i].bits;
+        memcpy(file.data + changes[i].at, &word, 4);
+    }
+    forge_seals(file.data, file.num);
+    write_file(file.data, file.num);
+    cr_assert_eq(snap_load(&b, path, NULL), LKV_OK, "%s", lkv_last_error());
+    free(file.data);
+    snap_close(&a);
+    snap_close(&b);
+}
+
+/* One identity twice in a file: the second stands for the first, and so do its children. */
+Test(snapshot, a_block_twice_is_one_block, .init = make_folder, .fini = remove_folder)
+{
+    lkv_pool_desc desc = snap_desc(12, 1, 0);
+    struct snap_pool a = snap_open(&desc), b = snap_open(&desc);
+    lkv_snapshot_info info = {.size = sizeof info};
+    struct snap_prompt prompt = {0, 0, 48};
+    snap_cache(&a, &prompt);
+    cr_assert_eq(snap_save(&a, path, NULL), LKV_OK);
+    struct bytes file = read_file();
+    struct lkvi_snapshot_head head;
+    memcpy(&head, file.data, sizeof head);
+    size_t body = file.num - sizeof head, record = body / 3;
+    uint8_t *twice = malloc(file.num + body);
+    memcpy(twice, file.data, file.num);
+    memcpy(twice + file.num, file.data + sizeof head, body);
+    for (uint32_t i = 1; i < 3; i++) { /* 4 is a root again, 5 and 6 hang below it */
+        uint32_t parent = 3 + i;
+        memcpy(twice + file.num + i * record, &parent, sizeof parent);
+    }
+    head.num_blocks = 6;
+    head.file_bytes = file.num + body;
+    memcpy(twice, &head, sizeof head);
+    forge_seals(twice, file.num + body);
+    write_file(twice, file.num + body);
+    cr_assert_eq(snap_load(&b, path, &info), LKV_OK, "%s", lkv_last_error());
+    cr_assert_eq(info.blocks, 6);
+    cr_assert_eq(info.blocks_loaded, 3);
+    cr_assert_eq(stats_of(&b).blocks_cached, 3);
+    cr_assert_eq(stats_of(&b).blocks_free, 9);
+    cr_assert_eq(snap_verify(&b, &prompt), 32);
+    free(twice);
     free(file.data);
     snap_close(&a);
     snap_close(&b);
