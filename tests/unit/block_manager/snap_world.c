@@ -120,12 +120,14 @@ static uint64_t table_of(struct snap_pool *p, lkv_seq seq, int32_t *table)
 void snap_cache(struct snap_pool *p, const struct snap_prompt *prompt)
 {
     int32_t table[SNAP_TOKENS_MAX / SNAP_BLOCK];
+    lkv_admission result = {.size = sizeof result};
     struct built b;
     lkv_seq seq;
     build(prompt, &b);
     b.prompt.flags = LKV_PROMPT_NO_PARTIAL;
-    snap_must(lkv_seq_admit(p->pool, &b.prompt, NULL, NULL, &seq), "admit");
-    for (uint64_t k = 0, num = table_of(p, seq, table); k < num; k++)
+    snap_must(lkv_seq_admit(p->pool, &b.prompt, NULL, &result, &seq), "admit");
+    uint64_t num = table_of(p, seq, table);
+    for (uint64_t k = result.hit_tokens / SNAP_BLOCK; k < num; k++)
         each_byte(p, prompt, k, table[k], 1);
     snap_must(lkv_seq_commit(p->pool, seq, prompt->num_tokens), "commit");
     snap_must(lkv_seq_free(p->pool, seq, 0), "free");
