@@ -175,5 +175,7 @@ def test_snapshot(ctx, rng, tmp_path):
         other.load(path, secret=bytes(32))
     assert other.load(path, secret=secret).blocks_loaded == 2
     assert other.match(range(33)).hit_tokens == 32
-    with pytest.raises(latentkv.FileError):
+    with pytest.raises(latentkv.NotFoundError, match="missing"):
         other.load(str(tmp_path / "missing"))
+    with pytest.raises(OSError, match=str(tmp_path)):  # FileError is one
+        pool.save(str(tmp_path))
