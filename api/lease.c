@@ -38,6 +38,13 @@ lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t fence)
     return lkvi_lease_release(manager, lease, fence);
 }
 
+lkv_status lkv_pool_tick(lkv_pool *pool, uint64_t now)
+{
+    struct lkvi_manager *manager;
+    LKV_TRY(lkvi_pool_manager(pool, &manager));
+    return lkvi_manager_tick(manager, now);
+}
+
 lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted)
 {
     struct lkvi_manager *manager;

@@ -18,6 +18,9 @@ static lkv_status plan_limits(const struct lkvi_manager *m, const lkv_prompt *pr
     if (args->flags & ~(uint32_t)LKV_ADMIT_WHOLE)
         return lkvi_fail(LKV_E_INVALID, "admit flags are %#x; known are %#x", args->flags,
                          LKV_ADMIT_WHOLE);
+    if (args->priority > LKVI_PRIORITY_MAX)
+        return lkvi_fail(LKV_E_INVALID, "priority is %u; need at most %d", args->priority,
+                         LKVI_PRIORITY_MAX);
     if (args->room_tokens > room)
         room = args->room_tokens;
     if (args->max_tokens && room > args->max_tokens)
@@ -65,13 +68,15 @@ static lkv_status plan_hits(struct lkvi_manager *m, const struct lkvi_seq *s, st
     return plan_room(m, s->table, plan, result);
 }
 
-static void take_hits(struct lkvi_manager *m, const struct lkvi_seq *s, struct plan *plan)
+static void take_hits(struct lkvi_manager *m, const struct lkvi_seq *s, const lkv_admit_args *args,
+                      const struct plan *plan)
 {
     for (uint64_t i = 0; i < plan->hits.blocks; i++) {
         if (i + 4 < plan->hits.blocks)
             __builtin_prefetch(&m->cold[s->table[i + 4]], 1);
         lkvi_claim(m, (uint32_t)s->table[i]);
         lkvi_touch_child(m, (uint32_t)s->table[i]);
+        lkvi_order_raise(m, (uint32_t)s->table[i], (uint8_t)args->priority, args->priority_until);
     }
     if (plan->hits.partial)
         lkvi_claim(m, plan->hits.partial); /* the copy's reference */
@@ -100,6 +105,7 @@ static void describe(struct lkvi_manager *m, struct lkvi_seq *s, const lkv_promp
     s->reserved_blocks = (uint32_t)plan->promise;
     s->no_publish = (prompt->flags & LKV_PROMPT_NO_PUBLISH) != 0;
     s->priority = (uint8_t)args->priority;
+    s->priority_until = args->priority_until;
     s->published = (uint32_t)plan->hits.blocks;
     s->anchor = plan->hits.last;
     s->anchor_generation = m->blocks[plan->hits.last].generation;
@@ -109,7 +115,7 @@ static void execute(struct lkvi_manager *m, struct lkvi_seq *s, const lkv_prompt
                     const lkv_admit_args *args, struct plan *plan)
 {
     uint64_t hits = plan->hits.blocks;
-    take_hits(m, s, plan);
+    take_hits(m, s, args, plan);
     if (plan->want > hits) /* an empty prompt has no table yet */
         lkvi_take_blocks(m, (uint32_t *)s->table + hits, plan->want - hits, LKVI_IN_USE);
     fill_rest(m, s, prompt, hits);
@@ -139,6 +145,8 @@ static lkv_status admit_locked(struct lkvi_manager *m, const lkv_prompt *prompt,
     else
         LKV_TRY(lkvi_walk(m, prompt, keys, s->table, &plan.hits));
     LKV_TRY(plan_hits(m, s, &plan, result));
+    if (args->priority)
+        LKV_TRY(lkvi_order_ensure(m));
     LKV_TRY(lkvi_copies_ensure(m, 1));
     LKV_TRY(lkvi_keys_keep(&m->keysets, keys, &kept));
     execute(m, s, prompt, args, &plan);

@@ -34,6 +34,41 @@ static lkv_status see(const struct lkvi_manager *m, struct tally *t, uint32_t b,
     return LKV_OK;
 }
 
+/* One list of a priority; adds its blocks to *live and those that will expire to *timed. */
+static lkv_status check_class(const struct lkvi_manager *m, struct tally *t, uint32_t p,
+                              uint64_t *live, uint64_t *timed)
+{
+    const struct lkvi_order *order = &m->order;
+    uint32_t previous = 0;
+    CHECK("I3 a priority's bit", order->used[p / 64] >> p % 64 & 1, order->classes[p].head != 0, p);
+    for (uint32_t b = order->classes[p].head; b; previous = b, b = order->ranks[b].next) {
+        LKV_TRY(see(m, t, b, LKVI_IDLE));
+        CHECK("I3 links of a priority", order->ranks[b].previous, previous, b);
+        CHECK("I3 priority of its list", m->blocks[b].priority, p, b);
+        CHECK("I3 not parked and in the order", m->blocks[b].flags & LKVI_PARKED, 0, b);
+        CHECK("I3 not expired", order->ranks[b].until && order->ranks[b].until <= order->now, 0, b);
+        *timed += order->ranks[b].until != 0;
+        ++*live;
+    }
+    CHECK("I3 newest of a priority", order->classes[p].tail, previous, p);
+    return LKV_OK;
+}
+
+static lkv_status check_classes(const struct lkvi_manager *m, struct tally *t, uint64_t *live)
+{
+    const struct lkvi_order *order = &m->order;
+    uint64_t timed = 0, found = 0;
+    CHECK("I3 no list of priority 0", order->classes[0].head, 0, 0);
+    for (uint32_t p = 1; p <= LKVI_PRIORITY_MAX; p++)
+        LKV_TRY(check_class(m, t, p, live, &timed));
+    for (uint32_t i = 0; i < LKVI_WHEEL_LEVELS * LKVI_WHEEL_SLOTS; i++)
+        for (uint32_t b = order->wheel[i]; b; b = order->ranks[b].timer_next, found++)
+            CHECK("I3 slot of a block that will expire", i,
+                  lkvi_order_slot(order, order->ranks[b].until), b);
+    CHECK("I3 blocks that will expire", found, timed, 0);
+    return LKV_OK;
+}
+
 static lkv_status check_order(const struct lkvi_manager *m, struct tally *t)
 {
     uint64_t live = 0;
@@ -47,6 +82,7 @@ static lkv_status check_order(const struct lkvi_manager *m, struct tally *t)
         CHECK("I3 not parked and in the order", m->blocks[b].flags & LKVI_PARKED, 0, b);
     }
     CHECK("I1 entries of the order", m->lru.live, live, 0);
+    LKV_TRY(check_classes(m, t, &live));
     CHECK("I1 idle blocks", m->counts.state[LKVI_IDLE], live + m->num_parked, 0);
     return LKV_OK;
 }

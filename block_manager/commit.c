@@ -58,7 +58,7 @@ static uint32_t publish_one(struct lkvi_manager *m, struct lkvi_seq *s, uint32_t
     }
     uint32_t twin = lkvi_child(m, parent, lkvi_block_tokens(m, b), block->keyset);
     if (!twin) {
-        block->priority = s->priority;
+        lkvi_order_raise(m, b, s->priority, s->priority_until);
         lkvi_publish(m, b, parent, block->keyset);
         return b;
     }

@@ -128,6 +128,13 @@ lkv_status lkvi_manager_pass_fence(struct lkvi_manager *m, uint64_t fence)
     return lkvi_unlock(m, LKV_OK);
 }
 
+lkv_status lkvi_manager_tick(struct lkvi_manager *m, uint64_t now)
+{
+    lkvi_lock(m);
+    lkvi_order_tick(m, now);
+    return lkvi_unlock(m, LKV_OK);
+}
+
 lkv_status lkvi_manager_evict(struct lkvi_manager *m, uint64_t n, uint64_t *evicted)
 {
     lkvi_lock(m);

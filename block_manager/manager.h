@@ -48,6 +48,8 @@ lkv_status lkvi_manager_peek_copies(struct lkvi_manager *m, int32_t *pairs, uint
 lkv_status lkvi_manager_settle_copies(struct lkvi_manager *m, uint64_t num, uint64_t fence);
 lkv_status lkvi_manager_pass_fence(struct lkvi_manager *m, uint64_t fence);
 
+lkv_status lkvi_manager_tick(struct lkvi_manager *m, uint64_t now);
+
 lkv_status lkvi_lease_pin(struct lkvi_manager *m, const int32_t *blocks, uint64_t num_blocks,
                           lkv_lease *out);
 lkv_status lkvi_lease_lend(struct lkvi_manager *m, uint64_t num_blocks, int32_t *blocks,

@@ -5,8 +5,9 @@
  *     |              +------------------- claim (a hit) ------------------+
  *     +---------------------------------- evict --------------------------+
  *
- * Unhashed blocks are taken first, then the oldest idle leaf. in use + pending + reserved never
- * exceeds base, so whatever is not lent can always be had without touching a sequence. */
+ * Unhashed blocks are taken first, then the oldest idle leaf of the lowest priority. in use +
+ * pending + reserved never exceeds base, so whatever is not lent can always be had without touching
+ * a sequence. */
 #include "block_manager/state.h"
 
 enum { FETCH_FAR = 24, FETCH_NEAR = 12 };
@@ -41,7 +42,7 @@ void lkvi_unpark(struct lkvi_manager *m, uint32_t b)
 
 void lkvi_rest_idle(struct lkvi_manager *m, uint32_t b)
 {
-    lkvi_lru_push(&m->lru, m->cold, b);
+    lkvi_order_push(m, b);
     set_state(m, b, LKVI_IDLE);
 }
 
@@ -50,7 +51,7 @@ static void leave_idle(struct lkvi_manager *m, uint32_t b)
     if (m->blocks[b].flags & LKVI_PARKED)
         lkvi_unpark(m, b);
     else
-        lkvi_lru_remove(&m->lru, m->cold, b);
+        lkvi_order_remove(m, b);
     m->counts.state[LKVI_IDLE]--;
 }
 
@@ -102,7 +103,7 @@ static uint32_t evict_one(struct lkvi_manager *m)
 {
     uint32_t b;
     prefetch_victims(m);
-    while ((b = lkvi_lru_pop(&m->lru)) && m->blocks[b].first_child)
+    while ((b = lkvi_order_pop(m)) && m->blocks[b].first_child)
         park(m, b);
     m->sums.evicted++;
     if (b) {

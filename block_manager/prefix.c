@@ -153,7 +153,7 @@ void lkvi_unpublish(struct lkvi_manager *m, uint32_t b)
     m->counts.cached--;
     if ((m->blocks[parent].flags & LKVI_PARKED) && !m->blocks[parent].first_child) {
         lkvi_unpark(m, parent);
-        lkvi_lru_push_oldest(&m->lru, m->cold, parent);
+        lkvi_order_push_oldest(m, parent);
     }
 }
 
@@ -172,7 +172,7 @@ void lkvi_forget_all(struct lkvi_manager *m)
         if (block->flags & LKVI_PARKED)
             lkvi_unpark(m, b);
         else
-            lkvi_lru_remove(&m->lru, m->cold, b);
+            lkvi_order_remove(m, b);
         m->counts.state[LKVI_IDLE]--;
         lkvi_make_free(m, b);
     }

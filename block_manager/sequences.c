@@ -169,6 +169,7 @@ static lkv_status fork_locked(struct lkvi_manager *m, struct lkvi_seq *s, lkv_se
     c->anchor_generation = s->anchor_generation;
     c->no_publish = s->no_publish;
     c->priority = s->priority;
+    c->priority_until = s->priority_until;
     *child = lkvi_seq_start(m, c);
     c->epoch = s->epoch;
     return LKV_OK;

@@ -49,6 +49,9 @@ static void list_all(struct save *v)
     for (uint32_t b = 1; b <= m->num_blocks; b++)
         if ((m->blocks[b].flags & LKVI_INDEXED) && m->blocks[b].state != LKVI_IDLE)
             list_chain(v, b);
+    for (uint32_t p = LKVI_PRIORITY_MAX; p; p--)
+        for (uint32_t b = m->order.classes[p].tail; b; b = m->order.ranks[b].previous)
+            list_chain(v, b);
     for (uint64_t at = m->lru.tail; at > m->lru.head; at--) {
         uint32_t b = m->lru.slots[(at - 1) & m->lru.mask];
         if (b)

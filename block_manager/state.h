@@ -15,6 +15,7 @@
 #include "block_manager/keys.h"
 #include "block_manager/lru.h"
 #include "block_manager/manager.h"
+#include "block_manager/order.h"
 #include "core/alloc.h"
 #include "core/status.h"
 
@@ -62,6 +63,7 @@ struct lkvi_seq {
     int32_t *table;
     struct lkvi_keys *keys; /* spans of extra keys, shared with forks; NULL none */
     uint64_t length, committed, max_tokens, hit_tokens;
+    uint64_t priority_until;
     uint64_t plan_serial;
     uint32_t generation;
     uint32_t num_blocks, capacity;
@@ -108,6 +110,7 @@ struct lkvi_manager {
     uint32_t *stack;           /* [N]: free ids from the bottom, parked idle ids from the top */
     uint32_t num_parked;
     struct lkvi_lru lru;
+    struct lkvi_order order;
     struct lkvi_index index;
     struct lkvi_keysets keysets;
     struct lkvi_counts counts;

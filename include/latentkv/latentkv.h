@@ -410,6 +410,8 @@ typedef struct lkv_admit_args {
     uint64_t room_tokens;
     uint32_t flags;    /* LKV_ADMIT_* */
     uint32_t priority; /* 0..100, later eviction for its blocks; 0 the default */
+    /* From this tick of lkv_pool_tick on the priority is 0; 0: it stays. */
+    uint64_t priority_until;
 } lkv_admit_args;
 enum {
     /* Only if max_tokens fits now, counting what admitted sequences may still take. */
@@ -502,6 +504,10 @@ LKV_API lkv_status lkv_lease_lend(lkv_pool *pool, uint64_t num_blocks, int32_t *
                                   lkv_lease *out);
 LKV_API lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t fence);
 
+/* The pool's clock, in the caller's unit, for lkv_admit_args.priority_until. It starts at 0 and
+ * never goes back: a lower `now` has no effect. Cached blocks whose priority ends become the newest
+ * of priority 0. */
+LKV_API lkv_status lkv_pool_tick(lkv_pool *pool, uint64_t now);
 /* Evicts up to n idle blocks, leaves first; *evicted says how many. */
 LKV_API lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted);
 enum {

@@ -26,11 +26,29 @@ int ref_find_child(const struct ref_manager *r, int parent, const int32_t *token
     return 0;
 }
 
+static int priority_now(const struct ref_manager *r, const struct ref_block *block)
+{
+    return block->until && block->until <= r->now ? 0 : block->priority;
+}
+
+/* Out of the cache; an idle parent that was passed over becomes the next to go of its priority. */
 static void forget(struct ref_manager *r, int b)
 {
+    int parent = r->blocks[b].parent;
     r->blocks[b].indexed = 0;
     r->blocks[b].parent = 0;
     r->blocks[b].keys[0] = 0;
+    if (!parent || !r->blocks[parent].parked || has_child(r, parent))
+        return;
+    r->blocks[parent].parked = 0;
+    r->blocks[parent].priority = priority_now(r, &r->blocks[parent]);
+    r->blocks[parent].rested = --r->front;
+}
+
+static void make_free(struct ref_block *block)
+{
+    block->state = REF_FREE;
+    block->priority = block->parked = 0;
 }
 
 /* b and everything under it leave the cache; the idle ones among those under it become free. */
@@ -40,11 +58,15 @@ static void forget_tree(struct ref_manager *r, int b)
         if (!r->blocks[c].indexed || r->blocks[c].parent != b)
             continue;
         forget_tree(r, (int)c);
-        if (r->blocks[c].state != REF_IDLE)
-            continue;
-        r->blocks[c].state = REF_FREE;
+        if (r->blocks[c].state == REF_IDLE)
+            make_free(&r->blocks[c]);
     }
     forget(r, b);
+}
+
+static int goes_before(const struct ref_block *a, const struct ref_block *b)
+{
+    return a->priority != b->priority ? a->priority < b->priority : a->rested < b->rested;
 }
 
 static int oldest_leaf(const struct ref_manager *r)
@@ -52,9 +74,18 @@ static int oldest_leaf(const struct ref_manager *r)
     int best = 0;
     for (uint32_t b = 1; b <= r->num_blocks; b++)
         if (r->blocks[b].state == REF_IDLE && !has_child(r, (int)b) &&
-            (!best || r->blocks[b].rested < r->blocks[best].rested))
+            (!best || goes_before(&r->blocks[b], &r->blocks[best])))
             best = (int)b;
     return best;
+}
+
+/* Idle blocks that were looked at on the way to the leaf that goes (0: all) wait aside. */
+static void pass_over(struct ref_manager *r, int leaf)
+{
+    for (uint32_t b = 1; b <= r->num_blocks; b++)
+        if (r->blocks[b].state == REF_IDLE &&
+            (!leaf || goes_before(&r->blocks[b], &r->blocks[leaf])))
+            r->blocks[b].parked = 1;
 }
 
 static int any_free(const struct ref_manager *r)
@@ -75,8 +106,11 @@ const char *ref_take(struct ref_manager *r, int32_t b, int state)
     if (any_free(r) ? block->state != REF_FREE : block->state != REF_IDLE || (leaf && leaf != b))
         return FAIL("took block %d in state %d; the oldest leaf is %d, free blocks: %d", b,
                     block->state, leaf, any_free(r));
+    if (block->state == REF_IDLE)
+        pass_over(r, leaf);
     if (block->indexed)
         forget_tree(r, b);
+    block->priority = block->parked = 0;
     block->state = state;
     block->refs = state == REF_IN_USE;
     return NULL;
@@ -97,6 +131,7 @@ static void rest(struct ref_manager *r, struct ref_block *block)
 {
     block->state = block->indexed ? REF_IDLE : REF_FREE;
     block->rested = ++r->clock;
+    block->priority = block->indexed ? priority_now(r, block) : 0;
 }
 
 static void cancel_copy_to(struct ref_manager *r, int32_t to)
@@ -150,6 +185,30 @@ void ref_claim(struct ref_manager *r, int32_t b)
 {
     r->blocks[b].refs++;
     r->blocks[b].state = REF_IN_USE;
+    r->blocks[b].parked = 0;
+}
+
+void ref_raise(struct ref_manager *r, int32_t b, const struct ref_seq *s)
+{
+    struct ref_block *block = &r->blocks[b];
+    int mine = priority_now(r, block);
+    if (!s->priority || (s->until && s->until <= r->now) || s->priority < mine)
+        return;
+    if (s->priority > mine || !s->until || (block->until && s->until > block->until))
+        block->until = s->until;
+    block->priority = s->priority;
+}
+
+void ref_tick(struct ref_manager *r, uint64_t now)
+{
+    r->now = now > r->now ? now : r->now;
+    for (uint32_t b = 1; b <= r->num_blocks; b++) {
+        struct ref_block *block = &r->blocks[b];
+        block->expired = block->state == REF_IDLE && !block->parked && block->priority &&
+                         !priority_now(r, block);
+        if (block->expired)
+            block->priority = 0;
+    }
 }
 
 static struct ref_block *next_queued(struct ref_manager *r, uint64_t fence)
@@ -288,8 +347,9 @@ uint64_t ref_evict(struct ref_manager *r, uint64_t n)
             r->ambiguous = 1;
             break;
         }
+        pass_over(r, b);
         forget(r, b);
-        r->blocks[b].state = REF_FREE;
+        make_free(&r->blocks[b]);
         done++;
     }
     return done;
@@ -302,6 +362,6 @@ void ref_reset(struct ref_manager *r)
         int idle = r->blocks[b].state == REF_IDLE;
         forget(r, (int)b);
         if (idle)
-            r->blocks[b].state = REF_FREE;
+            make_free(&r->blocks[b]);
     }
 }

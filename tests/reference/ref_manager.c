@@ -13,6 +13,7 @@ void ref_create(struct ref_manager *r, uint32_t num_blocks, uint32_t base, uint3
     r->base = base;
     r->block_tokens = block_tokens;
     r->flags = flags;
+    r->clock = r->front = (uint64_t)1 << 62;
     for (uint32_t b = 1; b <= num_blocks; b++)
         r->blocks[b].state = REF_FREE;
 }
@@ -134,7 +135,7 @@ static const char *admit_seq(struct ref_manager *r, struct ref_seq *s, const lkv
     uint64_t partial = seen->result->partial_hit_tokens;
     int32_t from = partial ? seen->copies[2 * r->num_copies] : 0;
     for (uint32_t i = 0; i < hits; i++)
-        ref_claim(r, seen->table[i]);
+        ref_claim(r, seen->table[i]), ref_raise(r, seen->table[i], s);
     if (from)
         ref_claim(r, from);
     for (uint32_t i = hits; i < seen->num_blocks; i++) {
@@ -187,7 +188,7 @@ const char *ref_admit(struct ref_manager *r, uint32_t seq, const lkv_prompt *pro
     int32_t from = seen->result->partial_hit_tokens ? seen->copies[2 * r->num_copies] : 0;
     count_claims(r, table, hits, from, &idle, &pending);
     uint64_t before = ref_free_now(r);
-    memset(s, 0, sizeof *s);
+    *s = (struct ref_seq){.priority = (int)args->priority, .until = args->priority_until};
     if ((wrong = admit_seq(r, s, prompt, seen, hits)))
         return wrong;
     if (seen->result->needed != fresh + idle || before - ref_free_now(r) != fresh + idle)
@@ -282,6 +283,7 @@ void ref_commit(struct ref_manager *r, uint32_t seq, uint64_t upto)
         if (!twin) {
             block->indexed = 1;
             block->parent = parent;
+            ref_raise(r, s->table[k], s);
             memcpy(block->keys, s->keys, sizeof block->keys);
             twin = s->table[k];
         }

@@ -1,7 +1,8 @@
 /* The block manager's plain twin: arrays, scans, no index, no second phase. It is told what the
  * library did (status, ids taken, copies queued) and says NULL, or a sentence about the first
  * thing that the rules do not allow. Ids are the library's choice; which ids may be chosen is not:
- * free ones first, then the idle block without children that rested longest. */
+ * free ones first, then of the lowest priority the idle block without children that rested
+ * longest. */
 #ifndef TESTS_REFERENCE_REF_MANAGER_H
 #define TESTS_REFERENCE_REF_MANAGER_H
 
@@ -13,10 +14,11 @@ enum { REF_FREE = 1, REF_IDLE, REF_IN_USE, REF_PENDING, REF_LENT };
 
 struct ref_block {
     int state, indexed, queued, parent;
+    int priority, parked, expired; /* parked: passed over, because it had children */
     uint32_t refs;
     int32_t tokens[128];
     char keys[REF_KEYS];
-    uint64_t rested, fence, queue_fence, queue_order;
+    uint64_t rested, fence, queue_fence, queue_order, until;
 };
 
 struct ref_seq {
@@ -24,7 +26,8 @@ struct ref_seq {
     int32_t table[REF_TABLE];
     uint32_t num_blocks, reserved;
     uint64_t published; /* blocks that commits have dealt with */
-    uint64_t length, committed, max_tokens;
+    uint64_t length, committed, max_tokens, until;
+    int priority;
     char keys[REF_KEYS];
 };
 
@@ -46,7 +49,8 @@ struct ref_manager {
     struct ref_lease leases[REF_LEASES];
     struct ref_copy copies[REF_BLOCKS];
     uint32_t num_copies;
-    uint64_t clock, passed;
+    uint64_t clock, front, passed; /* stamps of rest: newest, oldest */
+    uint64_t now;
     char text[256];
 };
 
@@ -89,6 +93,8 @@ const char *ref_pin(struct ref_manager *r, uint32_t lease, const int32_t *blocks
 const char *ref_lend(struct ref_manager *r, uint32_t lease, const int32_t *blocks, uint32_t n,
                      lkv_status status);
 void ref_release(struct ref_manager *r, uint32_t lease, uint64_t fence);
+/* The caller says in which order those that it marks `expired` came to rest. */
+void ref_tick(struct ref_manager *r, uint64_t now);
 uint64_t ref_evict(struct ref_manager *r, uint64_t n);
 void ref_reset(struct ref_manager *r);
 

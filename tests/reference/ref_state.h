@@ -16,6 +16,8 @@ int ref_find_child(const struct ref_manager *r, int parent, const int32_t *token
                    const char *keys);
 /* The library took id b: was it one that it may take? */
 const char *ref_take(struct ref_manager *r, int32_t b, int state);
+/* A hit or a published block takes the sequence's priority if that is higher. */
+void ref_raise(struct ref_manager *r, int32_t b, const struct ref_seq *s);
 void ref_claim(struct ref_manager *r, int32_t b);
 void ref_drop(struct ref_manager *r, int32_t b, uint64_t fence);
 void ref_settle_unused(struct ref_manager *r, int32_t b); /* nobody refers to b any more */

@@ -101,6 +101,20 @@ static const char *op_release(struct ops *o)
     return NULL;
 }
 
+/* The library's order of idle blocks, from the next to go, becomes the twin's. */
+static void adopt_order(struct ops *o, int only_expired)
+{
+    const struct lkvi_manager *m = o->m;
+    for (uint64_t at = m->lru.head; at < m->lru.tail; at++) {
+        struct ref_block *mine = &o->ref.blocks[m->lru.slots[at & m->lru.mask]];
+        if (!only_expired || mine->expired)
+            mine->rested = ++o->ref.clock, mine->parked = mine->expired = 0;
+    }
+    for (uint32_t p = 1; !only_expired && p <= LKVI_PRIORITY_MAX; p++)
+        for (uint32_t b = m->order.classes[p].head; b; b = m->order.ranks[b].next)
+            o->ref.blocks[b].rested = ++o->ref.clock, o->ref.blocks[b].parked = 0;
+}
+
 /* Where the rules leave the choice open, the twin takes over what the library did, if it is one
  * of the allowed choices: whatever left the cache was idle or stood under an evicted block. */
 static const char *adopt(struct ops *o)
@@ -111,12 +125,27 @@ static const char *adopt(struct ops *o)
         if (mine->indexed && !(theirs->flags & LKVI_INDEXED))
             mine->indexed = mine->parent = 0, mine->keys[0] = 0;
         if (mine->state == REF_IDLE && theirs->state == LKVI_FREE)
-            mine->state = REF_FREE;
+            mine->state = REF_FREE, mine->priority = 0;
+        mine->parked = (theirs->flags & LKVI_PARKED) != 0;
     }
+    adopt_order(o, 0);
     o->ref.num_copies = (uint32_t)o->m->num_copies;
     for (uint32_t i = 0; i < o->ref.num_copies; i++)
         o->ref.copies[i] =
             (struct ref_copy){(int32_t)o->m->copies[i].from, (int32_t)o->m->copies[i].to};
+    return NULL;
+}
+
+static const char *op_tick(struct ops *o)
+{
+    o->name = "tick";
+    o->tick += draw(o, 4) ? draw(o, 90) : (uint64_t)1 << draw(o, 16);
+    lkvi_manager_tick(o->m, o->tick);
+    ref_tick(&o->ref, o->tick);
+    adopt_order(o, 1);
+    for (uint32_t b = 1; b <= o->ref.num_blocks; b++)
+        if (o->ref.blocks[b].expired)
+            return FAIL("tick: block %u has not expired at %llu", b, (unsigned long long)o->tick);
     return NULL;
 }
 
@@ -184,6 +213,20 @@ static const char *compare_counts(struct ops *o)
     return NULL;
 }
 
+static const char *compare_order(struct ops *o)
+{
+    for (uint32_t b = 1; b <= o->ref.num_blocks; b++) {
+        const struct ref_block *mine = &o->ref.blocks[b];
+        const struct lkvi_block *theirs = &o->m->blocks[b];
+        if (mine->state == REF_IDLE &&
+            (mine->parked != !!(theirs->flags & LKVI_PARKED) || mine->priority != theirs->priority))
+            return FAIL("after %s: block %u has priority %u, parked %d, want %d, %d", o->name, b,
+                        theirs->priority, !!(theirs->flags & LKVI_PARKED), mine->priority,
+                        mine->parked);
+    }
+    return NULL;
+}
+
 static const char *compare_seqs(struct ops *o)
 {
     for (uint32_t i = 0; i < LIVE_SEQS; i++) {
@@ -211,15 +254,17 @@ static const char *compare_seqs(struct ops *o)
 const char *ops_step(struct ops *o)
 {
     static const char *(*const table[])(struct ops *) = {
-        op_match,    op_match, op_admit, op_admit, op_admit,   op_admit,  op_grow,
-        op_grow,     op_grow,  op_step,  op_step,  op_commit,  op_commit, op_commit,
-        op_truncate, op_fork,  op_free,  op_free,  op_free,    op_settle, op_settle,
-        op_pass,     op_pass,  op_pin,   op_lend,  op_release, op_evict,  op_reset};
+        op_match, op_match, op_admit,   op_admit,  op_admit,  op_admit,  op_grow,     op_grow,
+        op_grow,  op_step,  op_step,    op_commit, op_commit, op_commit, op_truncate, op_fork,
+        op_free,  op_free,  op_free,    op_settle, op_settle, op_tick,   op_pass,     op_pass,
+        op_pin,   op_lend,  op_release, op_evict,  op_reset};
     const char *wrong = table[draw(o, sizeof table / sizeof *table)](o);
     if (!wrong)
         wrong = compare_counts(o);
     if (!wrong)
         wrong = compare_seqs(o);
+    if (!wrong)
+        wrong = compare_order(o);
     if (!wrong && lkvi_manager_check(o->m) != LKV_OK)
         wrong = FAIL("after %s: %s", o->name, lkv_last_error());
     return wrong;

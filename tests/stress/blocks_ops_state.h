@@ -29,7 +29,7 @@ struct ops {
     lkv_seq dead_seq;
     lkv_lease dead_lease;
     struct ticket tickets[NUM_TICKETS];
-    uint64_t fence;
+    uint64_t fence, tick;
     uint32_t block_tokens;
     int32_t table[REF_TABLE], copies[2 * REF_BLOCKS];
     char text[400];

@@ -409,6 +409,7 @@ class lkv_admit_args(Struct):
     room_tokens: int
     flags: int
     priority: int
+    priority_until: int
     _fields_ = [
         ("size", c_size_t),
         ("match", POINTER(lkv_match)),
@@ -416,6 +417,7 @@ class lkv_admit_args(Struct):
         ("room_tokens", c_uint64),
         ("flags", c_uint32),
         ("priority", c_uint32),
+        ("priority_until", c_uint64),
     ]
 
 
@@ -811,6 +813,7 @@ FUNCTIONS = {
     "lkv_lease_pin": (c_int32, (c_void_p, c_void_p, c_uint64, c_void_p)),
     "lkv_lease_lend": (c_int32, (c_void_p, c_uint64, c_void_p, c_void_p)),
     "lkv_lease_release": (c_int32, (c_void_p, c_uint64, c_uint64)),
+    "lkv_pool_tick": (c_int32, (c_void_p, c_uint64)),
     "lkv_pool_evict": (c_int32, (c_void_p, c_uint64, c_void_p)),
     "lkv_pool_reset": (c_int32, (c_void_p, c_uint32)),
     "lkv_pool_events": (c_int32, (c_void_p, POINTER(lkv_event_batch))),

@@ -234,6 +234,7 @@ typedef struct lkv_admit_args {
     uint64_t room_tokens;
     uint32_t flags;
     uint32_t priority;
+    uint64_t priority_until;
 } lkv_admit_args;
 enum { LKV_ADMIT_WHOLE = 1 };
 LKV_API lkv_status lkv_seq_admit(lkv_pool *pool, const lkv_prompt *prompt,
@@ -288,6 +289,7 @@ LKV_API lkv_status lkv_lease_pin(lkv_pool *pool, const int32_t *blocks, uint64_t
 LKV_API lkv_status lkv_lease_lend(lkv_pool *pool, uint64_t num_blocks, int32_t *blocks,
                                   lkv_lease *out);
 LKV_API lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t fence);
+LKV_API lkv_status lkv_pool_tick(lkv_pool *pool, uint64_t now);
 LKV_API lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted);
 enum { LKV_RESET_FORCE = 1 };
 LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
