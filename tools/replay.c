@@ -34,7 +34,8 @@ enum {
     KEY_THREADS,
     KEY_CHECK_EVERY,
     KEY_NO_PARTIAL,
-    KEY_COMPARE
+    KEY_COMPARE,
+    KEY_LIBRARY
 };
 
 static const struct argp_option option_table[] = {
@@ -58,8 +59,11 @@ static const struct argp_option option_table[] = {
     {"headroom", KEY_HEADROOM, "H", 0, "share of the pool kept for fallback slots; default 0", 2},
     {"compare", KEY_COMPARE, "WITH", 0,
      "lru: --infinite in order of arrival, then pools of 10, 25, 50 and 100 % of the working set "
-     "beside plain block LRU of as many blocks",
+     "beside plain block LRU of as many blocks; malloc: metadata beside that of --library, in a "
+     "process of its own; none",
      2},
+    {"library", KEY_LIBRARY, "FILE", 0,
+     "with --compare malloc: a liblatentkv.so built with -DLKV_JEMALLOC=off", 2},
     {"no-partial", KEY_NO_PARTIAL, 0, 0, "no reuse of a part of a block", 2},
     {"preset", KEY_PRESET, "NAME", 0, "the model that --memory counts for; default v3", 2},
     {"layers", KEY_LAYERS, "N", 0, "its layers, if not the preset's", 2},
@@ -74,6 +78,17 @@ static const struct argp_option option_table[] = {
     {"report", KEY_REPORT, "FILE", 0, "write one HTML file with plots", 5},
     {"json", KEY_JSON, "FILE", 0, "write the result as JSON; - is stdout", 5},
     {0}};
+
+static int parse_compare(struct argp_state *state, const char *arg)
+{
+    if (!strcmp(arg, "lru"))
+        return COMPARE_LRU;
+    if (!strcmp(arg, "malloc"))
+        return COMPARE_MALLOC;
+    if (strcmp(arg, "none") != 0)
+        argp_error(state, "--compare: '%s' is not lru, malloc or none", arg);
+    return COMPARE_NONE;
+}
 
 static error_t parse_pool(int key, char *arg, struct argp_state *state, struct replay_options *o)
 {
@@ -100,9 +115,10 @@ static error_t parse_pool(int key, char *arg, struct argp_state *state, struct r
         o->no_partial = 1;
         return 0;
     case KEY_COMPARE:
-        if (strcmp(arg, "lru") != 0)
-            argp_error(state, "--compare: '%s' is not lru", arg);
-        o->compare_lru = o->infinite = 1;
+        o->compare = parse_compare(state, arg);
+        return 0;
+    case KEY_LIBRARY:
+        o->library = arg;
         return 0;
     case KEY_PRESET:
         o->preset = arg;
@@ -153,8 +169,12 @@ static error_t parse_run(int key, char *arg, struct argp_state *state, struct re
     }
 }
 
-static void check_options(struct argp_state *state, const struct replay_options *o)
+static void check_options(struct argp_state *state, struct replay_options *o)
 {
+    if (o->compare == COMPARE_LRU)
+        o->infinite = 1;
+    if (o->compare == COMPARE_MALLOC && !o->library)
+        argp_error(state, "--compare malloc needs --library");
     if ((o->blocks != 0) + (o->memory_bytes != 0) + o->infinite > 1)
         argp_error(state, "--blocks, --memory and --infinite exclude each other");
     if (o->infinite && o->attend_rate > 0)
@@ -196,18 +216,20 @@ static void load_trace(struct replay *r)
         synthetic_make(&r->trace, SYNTHETIC_CHAT, o->seed, o->limit ? o->limit : DEFAULT_REQUESTS);
 }
 
-static void run(struct replay *r)
+/* rss_bytes: before there was a pool */
+static void run(struct replay *r, int64_t rss_bytes)
 {
     const uint64_t begin = clock_ns();
-    if (r->options.compare_lru)
+    if (r->options.compare == COMPARE_LRU)
         trace_sort(&r->trace);
     if (r->options.infinite)
         replay_infinite(r);
     else
         replay_schedule(r);
     replay_check(r);
-    if (r->options.compare_lru)
-        compare_run(r);
+    r->result.rss_growth_bytes = compare_rss_bytes() - rss_bytes;
+    if (r->options.compare == COMPARE_LRU)
+        compare_lru(r);
     r->result.wall_s = (double)(clock_ns() - begin) * 1e-9;
     r->result.stats.size = sizeof r->result.stats;
     out_must(lkv_pool_query(r->pool.pool, &r->result.stats), "pool statistics");
@@ -215,8 +237,10 @@ static void run(struct replay *r)
 
 static void print(struct replay *r)
 {
-    if (!r->options.json || strcmp(r->options.json, "-") != 0)
+    if (!r->options.json || strcmp(r->options.json, "-") != 0) {
         replay_print(r);
+        compare_print(r);
+    }
     if (r->options.report)
         replay_report(r, r->options.report);
     out_json(replay_json(r), r->options.json);
@@ -243,10 +267,14 @@ int command_replay(int argc, char **argv)
     if (!r.options.blocks && !r.options.infinite && !r.options.memory_bytes)
         r.options.memory_bytes = UINT64_C(8) << 30;
     load_trace(&r);
+    const int64_t rss_bytes = compare_rss_bytes();
     replay_open(&r);
-    run(&r);
+    run(&r, rss_bytes);
+    if (r.options.compare == COMPARE_MALLOC)
+        compare_malloc(&r, argc, argv);
     print(&r);
     const uint64_t failures = r.result.check_failures + r.result.attend.failures;
+    json_decref(r.result.other_heap);
     replay_close(&r);
     return failures ? EXIT_FAILED : EXIT_DONE;
 }

@@ -14,7 +14,8 @@ import tempfile
 LKV, SOURCE = sys.argv[1], sys.argv[2]
 COMMANDS = [["info"], ["make-trace"], ["replay"], ["ppl"], ["bench"], ["bench", "append"],
             ["bench", "decode"], ["bench", "blocks"], ["bench", "fallback"], ["bench", "frag"]]
-TIMES = {"match_admit_us", "step_us", "manager_s", "manager_cpu_s", "wall_s", "metadata_bytes"}
+TIMES = {"match_admit_us", "step_us", "manager_s", "manager_cpu_s", "wall_s", "metadata_bytes",
+         "metadata_active_bytes", "metadata_resident_bytes", "rss_growth_bytes"}
 
 
 def run(*args, code=0):
@@ -76,7 +77,8 @@ def test_bad_arguments():
            ["replay", "--format", "int7"], ["replay", "--blocks", "-1"],
            ["replay", "--blocks", "5", "--infinite"], ["replay", "--memory", "lots"],
            ["replay", "--infinite", "--attend", "0.5"], ["replay", "--attend", "2"],
-           ["replay", "--check-every", "0"], ["replay", "--compare", "fifo"], ["ppl"], ["ppl", "--model", "x"],
+           ["replay", "--check-every", "0"], ["replay", "--compare", "fifo"],
+           ["replay", "--compare", "malloc"], ["ppl"], ["ppl", "--model", "x"],
            ["bench", "decode", "--device", "abacus"], ["bench", "decode", "--heads", "0"],
            ["bench", "decode", "--heads", "16,,8"], ["bench", "append", "--isa", "mmx"],
            ["bench", "blocks", "--repeats", "0"], ["bench", "frag", "--cycles", "x"]]

@@ -6,6 +6,7 @@
 #include <stdio.h>
 
 #include "tools/common/out.h"
+#include "tools/replay/heaps.h"
 #include "tools/replay/lru.h"
 
 static const double shares[NUM_SHARES] = {0.10, 0.25, 0.50, 1.00};
@@ -49,7 +50,7 @@ static void run_share(struct replay *r, struct compare_row *row)
     row->lru_hit_tokens = lru_hits(r, row->blocks);
 }
 
-void compare_run(struct replay *r)
+void compare_lru(struct replay *r)
 {
     for (int i = 0; i < NUM_SHARES; i++) {
         r->result.compare[i].share = shares[i];
@@ -57,7 +58,7 @@ void compare_run(struct replay *r)
     }
 }
 
-void compare_print(const struct replay *r)
+static void print_shares(const struct replay *r)
 {
     static const char *const heads[] = {"pool",           "blocks",      "hits %",
                                         "whole blocks %", "plain LRU %", "never evicting %",
@@ -93,12 +94,33 @@ static json_t *row_json(const struct replay *r, const struct compare_row *c)
         "evicted", (json_int_t)c->evicted, "manager_cpu_s", out_number(c->manager_cpu_s));
 }
 
-json_t *compare_json(const struct replay *r)
+static json_t *shares_json(const struct replay *r)
 {
-    if (!r->options.compare_lru)
-        return json_null();
     json_t *rows = json_array();
     for (int i = 0; i < NUM_SHARES; i++)
         json_array_append_new(rows, row_json(r, &r->result.compare[i]));
     return json_pack("{s:s,s:o}", "with", "lru", "rows", rows);
+}
+
+json_t *compare_json(const struct replay *r, const json_t *own)
+{
+    switch (r->options.compare) {
+    case COMPARE_LRU:
+        return shares_json(r);
+    case COMPARE_MALLOC:
+        return heaps_json(r, own);
+    default:
+        return json_null();
+    }
+}
+
+void compare_print(struct replay *r)
+{
+    if (r->options.compare == COMPARE_LRU)
+        print_shares(r);
+    if (r->options.compare != COMPARE_MALLOC)
+        return;
+    json_t *all = replay_json(r);
+    heaps_print(json_object_get(all, "compare"));
+    json_decref(all);
 }

@@ -15,7 +15,9 @@ struct replay_options {
     uint32_t check_every;
     uint64_t blocks, memory_bytes, limit, seed;
     double headroom, attend_rate, step_ms, session_gap_s;
-    int infinite, no_partial, compare_lru;
+    int infinite, no_partial;
+    enum { COMPARE_NONE, COMPARE_LRU, COMPARE_MALLOC } compare;
+    const char *library; /* with COMPARE_MALLOC: the other liblatentkv */
 };
 
 struct replay_pool {
@@ -51,7 +53,7 @@ struct attend_result {
     uint64_t failures;        /* rows or records beyond their bound */
 };
 
-/* One size of pool of --compare. */
+/* One size of pool of --compare lru. */
 struct compare_row {
     double share; /* of the working set */
     uint64_t blocks, evicted, never_fits;
@@ -70,6 +72,9 @@ struct replay_result {
     struct timeline timeline;
     struct attend_result attend;
     struct compare_row compare[NUM_SHARES];
+    int64_t
+        rss_growth_bytes; /* anonymous memory of the process: at the end, less before the pool */
+    json_t *other_heap;   /* --compare malloc: what the other library's process wrote */
     lkv_pool_stats stats; /* at the end */
 };
 

@@ -26,6 +26,12 @@ static void put(json_t *to, const char *key, uint64_t value)
     json_object_set_new(to, key, json_integer((json_int_t)value));
 }
 
+/* 0 is what the library's allocator cannot tell. */
+static void put_known(json_t *to, const char *key, uint64_t value)
+{
+    json_object_set_new(to, key, value ? json_integer((json_int_t)value) : json_null());
+}
+
 static void put_hits(json_t *to, const struct replay_result *x)
 {
     put(to, "requests", x->requests);
@@ -85,10 +91,13 @@ json_t *replay_json(struct replay *r)
     json_object_set_new(to, "manager_cpu_s", out_number(x->manager_cpu_s));
     json_object_set_new(to, "wall_s", out_number(x->wall_s));
     put(to, "metadata_bytes", x->stats.metadata_allocated_bytes);
+    put_known(to, "metadata_active_bytes", x->stats.metadata_active_bytes);
+    put_known(to, "metadata_resident_bytes", x->stats.metadata_resident_bytes);
+    json_object_set_new(to, "rss_growth_bytes", json_integer(x->rss_growth_bytes));
     put(to, "checks", x->checks);
     put(to, "check_failures", x->check_failures);
     json_object_set_new(to, "attend", attend_json(r));
-    json_object_set_new(to, "compare", compare_json(r));
+    json_object_set_new(to, "compare", compare_json(r, to));
     return to;
 }
 
@@ -147,6 +156,4 @@ void replay_print(const struct replay *r)
         line("attention", "%llu steps, %llu rows vs float64: rel-L2 at most %.2e; latents %.2e",
              (unsigned long long)a->steps, (unsigned long long)a->rows, a->max_rel_l2,
              a->max_latent_rel_l2);
-    if (r->options.compare_lru)
-        compare_print(r);
 }
