@@ -12,7 +12,7 @@ from ._library import call
 from .context import Context
 from .model import ROPE_STYLES
 from .rope import Rope
-from .sequence import Prompt, Sequence, Step, Tokens, prompt_of
+from .sequence import Key, Prompt, Sequence, Step, Tokens, prompt_of
 from .tensor import ArrayLike, DeviceArray, HostArray, view
 
 FORMATS = {"bf16": _abi.LKV_FORMAT_BF16, "fp8": _abi.LKV_FORMAT_FP8, "int8": _abi.LKV_FORMAT_INT8,
@@ -276,14 +276,16 @@ class Pool(_handle.Object):
         return out
 
     def admit(self, prompt: Prompt | Tokens, *, match: _abi.lkv_match | None = None,
-              max_tokens: int = 0, room_tokens: int = 0, whole: bool = False,
-              priority: int = 0) -> Sequence:
+              max_tokens: int = 0, room_tokens: int = 0, whole: bool = False, priority: int = 0,
+              priority_until: int = 0) -> Sequence:
         """A new sequence, all or nothing: takes the hits and blocks for the rest. On failure
-        nothing has changed and the exception's admission says what was needed and what was free."""
+        nothing has changed and the exception's admission says what was needed and what was free.
+        priority: 0..100, later eviction, until tick() reaches priority_until (0: for good)."""
         given, out, result = prompt_of(prompt), ctypes.c_uint64(), _abi.lkv_admission()
         args = _abi.lkv_admit_args(
             match=ctypes.pointer(match) if match is not None else None, max_tokens=max_tokens,
-            room_tokens=room_tokens, priority=priority, flags=_abi.LKV_ADMIT_WHOLE * whole)
+            room_tokens=room_tokens, priority=priority, priority_until=priority_until,
+            flags=_abi.LKV_ADMIT_WHOLE * whole)
         _errors.with_admission(call.lkv_seq_admit, result, self.handle, given.struct, args, result,
                                ctypes.byref(out))
         return Sequence(self, out.value, result)
@@ -351,6 +353,16 @@ class Pool(_handle.Object):
         evicted = ctypes.c_uint64()
         call.lkv_pool_evict(self.handle, num_blocks, ctypes.byref(evicted))
         return evicted.value
+
+    def tick(self, now: int) -> None:
+        """The pool's clock, for priorities that end. Never goes back."""
+        call.lkv_pool_tick(self.handle, now)
+
+    def drop(self, key: Key) -> int:
+        """Drops every cached block whose prefix carries this key (tag and data); how many left."""
+        dropped, made = ctypes.c_uint64(), Prompt((), [key])
+        call.lkv_pool_drop(self.handle, made.struct.keys, ctypes.byref(dropped))
+        return dropped.value
 
     def reset(self, *, force: bool = False) -> None:
         """Drops the whole prefix cache. BusyError with live sequences, unless forced."""

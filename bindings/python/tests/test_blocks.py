@@ -6,6 +6,7 @@ import pytest
 
 import latentkv
 from conftest import floats
+from latentkv import _library
 
 
 def written(pool, tokens, **words):
@@ -127,6 +128,28 @@ def test_leases_and_headroom(ctx):
     pinned.release()
     assert pool.evict(100) == 2
     pool.check()
+
+
+def test_priorities_end(blocks):
+    """The longest kept is the one of priority, until its time is over."""
+    for first, priority in ((0, 50), (1000, 0)):
+        with blocks.admit(range(first, first + 32), priority=priority, priority_until=9) as seq:
+            seq.commit(32)
+    assert blocks.evict(1) == 1
+    assert (blocks.match(range(33)).hit_blocks, blocks.match(range(1000, 1033)).hit_blocks) == (2, 1)
+    blocks.tick(9)
+    assert blocks.evict(3) == 3 and blocks.match(range(33)).hit_blocks == 0
+
+
+@pytest.mark.skipif(not hasattr(_library._library, "lkv_pool_drop"), reason="an older library")
+def test_drop_one_adapter(blocks):
+    key = latentkv.Key("adapter", b"lora-7")
+    with blocks.admit(latentkv.Prompt(range(32), [key])) as seq, blocks.admit(range(32)) as plain:
+        seq.commit(32)
+        plain.commit(32)
+    assert blocks.drop(key) == 2
+    assert blocks.match(latentkv.Prompt(range(33), [key])).hit_blocks == 0
+    assert blocks.match(range(33)).hit_blocks == 2
 
 
 def test_reset_wants_force(blocks):
