@@ -48,6 +48,10 @@ int main(int argc, char **argv)
         return 2;
     desc.latent_dim = LATENT;
     shared = snap_open(&desc);
+    for (uint64_t i = 0; i < NUM_PROMPTS; i++) {
+        struct snap_prompt prompt = prompt_of(i);
+        snap_cache(&shared, &prompt);
+    }
     for (uint64_t i = 0; i < NUM_THREADS; i++)
         if (pthread_create(&threads[i], NULL, churn, (void *)(uintptr_t)(i + 1)))
             return 3;

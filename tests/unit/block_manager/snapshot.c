@@ -177,8 +177,6 @@ Test(snapshot, a_keyed_seal_is_hmac_sha256)
     }
 }
 
-/* ---- room */
-
 Test(snapshot, a_smaller_pool_takes_what_was_used_last, .init = make_folder, .fini = remove_folder)
 {
     lkv_pool_desc desc = snap_desc(40, 1, 0);
