@@ -49,9 +49,8 @@ static lkv_status find_device(int32_t device)
                                     cudaGetErrorString(error));
     }
     if (device >= count)
-        return lkvi_cuda_host->fail(LKV_E_UNSUPPORTED,
-                                    "CUDA device %d is not there; the driver shows %d", device,
-                                    count);
+        return lkvi_cuda_host->fail(
+            LKV_E_UNSUPPORTED, "CUDA device %d is not there; the driver shows %d", device, count);
     return LKV_OK;
 }
 

@@ -32,8 +32,8 @@ __device__ float joint_entropy(const lkvi_merge_params &p, uint64_t token, uint3
     float entropy = 0.0f;
     for (uint64_t i = 0; i < p.num_parts; i++) {
         float part = part_lse(p, i, token, head), weight = expf(part - lse);
-        int64_t at = (int64_t)i * p.entropy_part_stride +
-                     (int64_t)token * p.entropy_token_stride + head;
+        int64_t at =
+            (int64_t)i * p.entropy_part_stride + (int64_t)token * p.entropy_token_stride + head;
         if (weight > 0.0f)
             entropy += weight * (p.entropies[at] + lse - part);
     }

@@ -73,9 +73,10 @@ lkv_status lkvi_cuda_plan(void *opaque, struct lkvi_plan_params *p)
         p->kernel_row = i;
         layout_of(p, k->scratch(p, &state->launch), &l);
         p->workspace_bytes = l.bytes;
-        lkvi_cuda_host->log(state->ctx, LKV_LOG_DEBUG, "cuda plan: %s, at most %u splits, %llu "
-                            "bytes of workspace", k->name, p->num_splits_max,
-                            (unsigned long long)l.bytes);
+        lkvi_cuda_host->log(state->ctx, LKV_LOG_DEBUG,
+                            "cuda plan: %s, at most %u splits, %llu "
+                            "bytes of workspace",
+                            k->name, p->num_splits_max, (unsigned long long)l.bytes);
         return LKV_OK;
     }
     return lkvi_cuda_host->fail(LKV_E_UNSUPPORTED,
@@ -86,8 +87,7 @@ lkv_status lkvi_cuda_plan(void *opaque, struct lkvi_plan_params *p)
 }
 
 lkv_status lkvi_cuda_plan_update(void *opaque, const struct lkvi_plan_params *plan,
-                                 const struct lkvi_batch_view *batch, void *workspace,
-                                 void *stream)
+                                 const struct lkvi_batch_view *batch, void *workspace, void *stream)
 {
     struct lkvi_cuda_state *state = opaque;
     return row_at(plan->kernel_row)->update(plan, batch, workspace, &state->launch, stream);
@@ -124,10 +124,8 @@ lkv_status lkvi_cuda_attend(void *opaque, const struct lkvi_attend_params *given
     layout_of(&p.plan, k->scratch(&scratch, &state->launch), &l);
     if (p.plan.q_form == LKV_Q_HEAD) {
         p.q = latent_rows(&p.plan, workspace + l.q);
-        struct lkvi_project_params job = {.weights = p.weights,
-                                          .num_tokens = p.batch.num_tokens,
-                                          .in = given->q,
-                                          .out = p.q};
+        struct lkvi_project_params job = {
+            .weights = p.weights, .num_tokens = p.batch.num_tokens, .in = given->q, .out = p.q};
         LKVI_TRY(project(state, &p, &job, &l, stream));
     }
     if (p.plan.out_form == LKV_OUT_HEAD)

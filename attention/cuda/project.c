@@ -53,10 +53,8 @@ lkv_status lkvi_cuda_project_scratch(void *state, const struct lkvi_project_para
 
 static struct lkvi_heads dense(void *data, uint32_t num_heads, uint32_t dim, uint32_t dtype)
 {
-    return (struct lkvi_heads){.data = data,
-                               .token_stride = (int64_t)num_heads * dim,
-                               .head_stride = dim,
-                               .dtype = dtype};
+    return (struct lkvi_heads){
+        .data = data, .token_stride = (int64_t)num_heads * dim, .head_stride = dim, .dtype = dtype};
 }
 
 static cudaDataType cuda_type(uint32_t dtype)
@@ -80,8 +78,8 @@ static lkv_status gemm(struct lkvi_cuda_state *state, const struct lkvi_project_
         (int)p->num_tokens, (int)d.in, &one, p->to_value ? w->w_uv : w->w_uk, cuda_type(w->dtype),
         (int)w->latent_dim, (long long)d.in * d.out, in->data, cuda_type(in->dtype),
         leading(in->token_stride, d.in), in->head_stride, &zero, out->data, cuda_type(out->dtype),
-        leading(out->token_stride, d.out), out->head_stride, (int)w->num_heads,
-        CUBLAS_COMPUTE_32F, CUBLAS_GEMM_DEFAULT));
+        leading(out->token_stride, d.out), out->head_stride, (int)w->num_heads, CUBLAS_COMPUTE_32F,
+        CUBLAS_GEMM_DEFAULT));
     return LKV_OK;
 }
 

@@ -24,8 +24,7 @@ __global__ void __launch_bounds__(kThreads) convert_kernel(const __grid_constant
 }
 
 /* out[c] = sum over n of in[n] * W[n][c]: threads own columns. */
-__device__ void absorb_row(const lkvi_project_params &p, const float *in, uint32_t head,
-                           int64_t to)
+__device__ void absorb_row(const lkvi_project_params &p, const float *in, uint32_t head, int64_t to)
 {
     const uint32_t rows = p.weights.nope_dim, columns = p.weights.latent_dim;
     const int64_t base = (int64_t)head * rows * columns;

@@ -5,7 +5,8 @@
 #include "quant/cuda/cuda.h"
 #include "quant/cuda/encode.cuh"
 
-namespace lkvi {
+namespace lkvi
+{
 
 constexpr int kRopePairs = 4; /* of one lane: R <= 256 */
 

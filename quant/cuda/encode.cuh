@@ -5,13 +5,15 @@
 
 #include "quant/cuda/row.cuh"
 
-namespace lkvi {
+namespace lkvi
+{
 
 struct Repair {
     uint32_t count, first;
 };
 
-/* ---- reductions over all lanes, or over aligned runs of `lanes` lanes; min and max have no order */
+/* ---- reductions over all lanes, or over aligned runs of `lanes` lanes; min and max have no order
+ */
 
 __device__ __forceinline__ float max_over(float x, int lanes)
 {
@@ -356,7 +358,8 @@ __device__ __forceinline__ void decode_row(const struct lkvi_record &record, con
     }
 #pragma unroll
     for (int k = 0; k < K; k++) {
-        uint32_t at = min(first_of(k), record.latent_dim - kLaneWidth); /* lanes past L: any value */
+        uint32_t at =
+            min(first_of(k), record.latent_dim - kLaneWidth); /* lanes past L: any value */
         if (record.format == LKV_FORMAT_FP8)
             decode_fp8(record, bytes, at, row.x[k]);
         else if (record.format == LKV_FORMAT_INT8)

@@ -1,11 +1,13 @@
-/* Records -> dense rows (gather), and dense rows -> rotated or RoPE-turned rows. One warp a row, the
- * arithmetic of row.cuh, so the fp32 bits are the CPU's. Negative slots give rows of zeros; slots
- * out of range too, and are counted. In may be out: a warp has read its row before it writes. */
+/* Records -> dense rows (gather), and dense rows -> rotated or RoPE-turned rows. One warp a row,
+ * the arithmetic of row.cuh, so the fp32 bits are the CPU's. Negative slots give rows of zeros;
+ * slots out of range too, and are counted. In may be out: a warp has read its row before it writes.
+ */
 #include <cuda_runtime.h>
 #include "quant/cuda/cuda.h"
 #include "quant/cuda/encode.cuh"
 
-namespace lkvi {
+namespace lkvi
+{
 
 template <int K>
 __device__ __forceinline__ void gather_latent(const struct lkvi_gather_params &p, uint64_t token,
@@ -105,8 +107,7 @@ cudaError_t lkvi_cuda_gather(const struct lkvi_gather_params *p, cudaStream_t st
     if (p->num_tokens == 0)
         return cudaSuccess;
     return with_segments(p->store.record.latent_dim, [&](auto k) {
-        gather_kernel<decltype(k)::value>
-            <<<grid_for(p->num_tokens), 32 * kWarps, 0, stream>>>(*p);
+        gather_kernel<decltype(k)::value><<<grid_for(p->num_tokens), 32 * kWarps, 0, stream>>>(*p);
         return cudaGetLastError();
     });
 }

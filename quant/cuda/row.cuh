@@ -3,7 +3,8 @@
  *   value 256 k + 8 lane + e   lives in   x[k][e] of `lane`,   k < K, e < 8
  *
  * so a lane's 8 values are neighbours (16 bytes of bf16), and sums run over e, then over lanes.
- * In: rows of any dtype. Out: the same fp32 bits as quant/row_ops.c. Compiled without contraction. */
+ * In: rows of any dtype. Out: the same fp32 bits as quant/row_ops.c. Compiled without contraction.
+ */
 #ifndef LKVI_QUANT_CUDA_ROW_CUH
 #define LKVI_QUANT_CUDA_ROW_CUH
 
@@ -17,7 +18,8 @@
 #include "quant/float_bits.h"
 #undef inline
 
-namespace lkvi {
+namespace lkvi
+{
 
 constexpr uint32_t kAllLanes = 0xFFFFFFFFu;
 constexpr uint32_t kLaneWidth = 8;
@@ -78,8 +80,8 @@ __device__ __forceinline__ void store8(const float x[kLaneWidth], uint32_t dtype
         *(float4 *)((float *)row + at + 4) = make_float4(x[4], x[5], x[6], x[7]);
     } else {
         *(uint4 *)((uint16_t *)row + at) =
-            make_uint4(pack2(x[0], x[1], dtype), pack2(x[2], x[3], dtype),
-                       pack2(x[4], x[5], dtype), pack2(x[6], x[7], dtype));
+            make_uint4(pack2(x[0], x[1], dtype), pack2(x[2], x[3], dtype), pack2(x[4], x[5], dtype),
+                       pack2(x[6], x[7], dtype));
     }
 }
 

@@ -1,8 +1,8 @@
-/* attend of the GPU against the float64 twin, on the dequantised cache: formats, heads, ragged rows,
- * block sizes, lengths up to 70,000, scattered and shared blocks, bias, entropy. Every output and
- * the workspace are poisoned, every unused slot holds NaN. Then: the same bits run after run, batch
- * mates that change nothing (BATCH_INVARIANT), a graph replayed with other lengths, two streams.
- * Of a long batch some rows are compared, chosen by the seed. */
+/* attend of the GPU against the float64 twin, on the dequantised cache: formats, heads, ragged
+ * rows, block sizes, lengths up to 70,000, scattered and shared blocks, bias, entropy. Every output
+ * and the workspace are poisoned, every unused slot holds NaN. Then: the same bits run after run,
+ * batch mates that change nothing (BATCH_INVARIANT), a graph replayed with other lengths, two
+ * streams. Of a long batch some rows are compared, chosen by the seed. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -19,7 +19,7 @@ struct shape {
     uint32_t format, flags, latent, rope, heads, block, q_dtype, out_dtype, bias, plan_flags;
     uint32_t num_seqs;
     int32_t lens[MAX_SEQS], rows[MAX_SEQS]; /* rows: query rows of each sequence */
-    uint64_t first_id; /* block ids start here: pools larger than 4 GiB */
+    uint64_t first_id;                      /* block ids start here: pools larger than 4 GiB */
     uint64_t seed;
 };
 
@@ -31,7 +31,8 @@ struct world {
     float *latent[MAX_SEQS], *ropes[MAX_SEQS]; /* dequantised */
     float *q, *q_rope, *bias;                  /* as the kernel sees them, fp32 */
     int32_t *table, indptr[MAX_SEQS + 1];
-    void *d_pool, *d_table, *d_lens, *d_indptr, *d_q, *d_q_rope, *d_out, *d_lse, *d_entropy, *d_bias;
+    void *d_pool, *d_table, *d_lens, *d_indptr, *d_q, *d_q_rope, *d_out, *d_lse, *d_entropy,
+        *d_bias;
     void *d_faults, *d_workspace;
     uint64_t out_bytes;
     struct lkvi_plan_params plan;
@@ -43,10 +44,12 @@ static uint32_t generic; /* LKVI_PLAN_GENERIC_ROWS, or 0: the rows that users ge
 
 static void label(char *text, size_t n, const struct shape *s)
 {
-    snprintf(text, n, "%s flags %u %u+%u H %u block %u q %u out %u bias %u plan %u seqs %u len %d "
-             "rows %d seed %llu", format_name(s->format), s->flags, s->latent, s->rope, s->heads,
-             s->block, s->q_dtype, s->out_dtype, s->bias, s->plan_flags, s->num_seqs, s->lens[0],
-             s->rows[0], (unsigned long long)s->seed);
+    snprintf(text, n,
+             "%s flags %u %u+%u H %u block %u q %u out %u bias %u plan %u seqs %u len %d "
+             "rows %d seed %llu",
+             format_name(s->format), s->flags, s->latent, s->rope, s->heads, s->block, s->q_dtype,
+             s->out_dtype, s->bias, s->plan_flags, s->num_seqs, s->lens[0], s->rows[0],
+             (unsigned long long)s->seed);
 }
 
 /* A sequence's records into its blocks on the device; the last block's tail stays NaN. */
@@ -78,7 +81,8 @@ static void make_sequence(struct world *w, uint32_t seq, struct rng *r, const in
                              w->ropes[seq] + (uint64_t)(t + j) * R);
         }
         must_cuda(cudaMemcpy(w->store.base + (uint64_t)ids[t / w->s.block] * w->store.block_stride,
-                             block, (uint64_t)w->s.block * bytes, cudaMemcpyHostToDevice), "block");
+                             block, (uint64_t)w->s.block * bytes, cudaMemcpyHostToDevice),
+                  "block");
     }
     free(block);
 }
@@ -169,8 +173,8 @@ static void make_params(struct world *w)
     w->d_entropy = to_device(NULL, rows * 4);
     w->d_workspace = to_device(NULL, p.workspace_bytes);
     struct lkvi_attend_params a = {.plan = p, .store = w->store, .scale = 0.08};
-    a.batch = (struct lkvi_batch_view){w->d_table, w->d_lens, w->d_indptr, w->width, w->num_tokens,
-                                       s->num_seqs, w->width};
+    a.batch = (struct lkvi_batch_view){w->d_table,    w->d_lens,   w->d_indptr, w->width,
+                                       w->num_tokens, s->num_seqs, w->width};
     int64_t L = s->latent, R = s->rope, H = s->heads;
     a.q = (struct lkvi_heads){w->d_q, H * L, L, s->q_dtype, 0};
     a.q_rope = (struct lkvi_heads){R ? w->d_q_rope : NULL, H * R, R, s->q_dtype, 0};
@@ -201,8 +205,9 @@ static void open_world(struct world *w, const struct shape *s)
 
 static void close_world(struct world *w)
 {
-    void *device[] = {w->d_pool, w->d_table, w->d_lens, w->d_indptr, w->d_q, w->d_q_rope, w->d_out,
-                      w->d_lse, w->d_entropy, w->d_bias, w->d_faults, w->d_workspace};
+    void *device[] = {w->d_pool,    w->d_table,  w->d_lens,   w->d_indptr,
+                      w->d_q,       w->d_q_rope, w->d_out,    w->d_lse,
+                      w->d_entropy, w->d_bias,   w->d_faults, w->d_workspace};
     for (size_t i = 0; i < sizeof device / sizeof *device; i++)
         cudaFree(device[i]);
     for (uint32_t i = 0; i < w->s.num_seqs; i++)
@@ -212,7 +217,8 @@ static void close_world(struct world *w)
 
 static void attend(struct world *w, cudaStream_t stream)
 {
-    must(g.cuda->plan_update(g.state, &w->plan, &w->attend.batch, w->d_workspace, stream), "update");
+    must(g.cuda->plan_update(g.state, &w->plan, &w->attend.batch, w->d_workspace, stream),
+         "update");
     must(g.cuda->attend(g.state, &w->attend, stream), "attend");
 }
 
@@ -249,8 +255,9 @@ static void check_row(const struct world *w, const struct ref_context *c, uint32
               (unsigned long long)row, out[0], lse, entropy);
         return;
     }
-    check(error <= 3e-3, "%s: seq %u len %d row %llu: rel-L2 %.3e, want <= 3e-3; out[0] %g, want %g",
-          text, seq, len, (unsigned long long)row, error, out[0], wanted[0]);
+    check(error <= 3e-3,
+          "%s: seq %u len %d row %llu: rel-L2 %.3e, want <= 3e-3; out[0] %g, want %g", text, seq,
+          len, (unsigned long long)row, error, out[0], wanted[0]);
     check(fabs(lse - ref.lse) <= 3e-3 && fabs(entropy - ref.entropy) <= 6e-3,
           "%s: seq %u len %d row %llu: lse %g want %g, entropy %g want %g", text, seq, len,
           (unsigned long long)row, lse, ref.lse, entropy, ref.entropy);
@@ -315,7 +322,8 @@ static void one(const struct shape *s)
 
 static struct shape ragged(uint32_t format, uint32_t heads, uint64_t seed)
 {
-    static const int32_t lens[] = {0, 1, 15, 16, 17, 63, 64, 65, 130, 1000, 2, 4097, 31, 33, 500, 257};
+    static const int32_t lens[] = {0,   1,    15, 16,   17, 63, 64,  65,
+                                   130, 1000, 2,  4097, 31, 33, 500, 257};
     static const int32_t rows[] = {1, 1, 2, 1, 3, 1, 4, 2, 1, 2, 4, 1, 0, 1, 2, 1};
     struct shape s = {.format = format, .latent = 512, .rope = 64, .heads = heads, .seed = seed};
     s.block = 16u << seed % 4;
@@ -394,7 +402,8 @@ static void replay(uint32_t format, uint32_t heads)
 
 static void two_streams(void)
 {
-    struct shape a = plain(LKV_FORMAT_INT8, 16, 20000, 5), b = plain(LKV_FORMAT_NVFP4, 16, 20000, 6);
+    struct shape a = plain(LKV_FORMAT_INT8, 16, 20000, 5),
+                 b = plain(LKV_FORMAT_NVFP4, 16, 20000, 6);
     struct world w[2];
     cudaStream_t streams[2];
     open_world(&w[0], &a);

@@ -1,5 +1,5 @@
-/* Projections, merge and the HEAD forms of attend against the float64 twins: weights of every dtype,
- * operands of another dtype, strided views, both projections inside a captured graph. */
+/* Projections, merge and the HEAD forms of attend against the float64 twins: weights of every
+ * dtype, operands of another dtype, strided views, both projections inside a captured graph. */
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -175,7 +175,9 @@ static void heads(uint32_t H, uint32_t flags, uint32_t weights)
     plan.flags = flags, plan.absorb_threshold = UINT32_MAX;
     must(g.cuda->plan(g.state, &plan), "plan");
     struct lkvi_attend_params a = {.plan = plan, .scale = 0.07};
-    a.store = (struct lkvi_store){.record = record, .tokens_per_block = BLOCK, .num_blocks = BLOCKS,
+    a.store = (struct lkvi_store){.record = record,
+                                  .tokens_per_block = BLOCK,
+                                  .num_blocks = BLOCKS,
                                   .block_stride = (uint64_t)BLOCK * record.bytes};
     a.store.base = to_device(pool, (uint64_t)BLOCKS * BLOCK * record.bytes);
     void *d_table = to_device(table, sizeof table), *d_len = to_device(&len, 4);
@@ -203,8 +205,9 @@ static void heads(uint32_t H, uint32_t flags, uint32_t weights)
     for (uint32_t k = 0; k < T * H; k += 1 + T * H / 6) {
         uint32_t h = k % H, j = k / H;
         double x[N + R], wanted[V];
-        struct ref_context c = ref_decompressed(latent, rope, LEN, L, R, uk.host + (uint64_t)h * N * L,
-                                                N, uv.host + (uint64_t)h * V * L, V, rows);
+        struct ref_context c =
+            ref_decompressed(latent, rope, LEN, L, R, uk.host + (uint64_t)h * N * L, N,
+                             uv.host + (uint64_t)h * V * L, V, rows);
         for (uint32_t i = 0; i < N; i++)
             x[i] = q.host[(uint64_t)k * N + i];
         for (uint32_t i = 0; i < R; i++)

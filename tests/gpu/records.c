@@ -265,8 +265,8 @@ static void run_format(uint32_t format, uint32_t num_dims)
             if ((f && !flags) || ((flags & LKV_ENCODE_ROTATE) && (dims[d][0] & (dims[d][0] - 1))))
                 continue;
             for (uint32_t i = 0; i < 12; i++) {
-                struct shape s = {format,     flags, dims[d][0], dims[d][1], 1 + i % 3,
-                                  i / 3 % 2, i / 2 % 2, 1 + i % 2, i / 6};
+                struct shape s = {format,    flags,     dims[d][0], dims[d][1], 1 + i % 3,
+                                  i / 3 % 2, i / 2 % 2, 1 + i % 2,  i / 6};
                 run(&s, ++seed);
             }
         }

@@ -22,15 +22,19 @@ template <uint32_t FORMAT, int LATENT, int ROW_TILES> struct Config {
     static constexpr int kLatent = LATENT; /* padded latent dims */
     static constexpr int kRowTiles = ROW_TILES;
     static constexpr int kRows = 16 * ROW_TILES;
-    static constexpr int kWarps = 4 * ROW_TILES; /* eight threads a row in the softmax */
+    static constexpr int kWarps = 8;
     static constexpr int kThreads = 32 * kWarps;
-    static constexpr int kSteps = LATENT / 16 / kWarps; /* QK steps of 16 dims a warp owns */
-    static constexpr int kDims = LATENT / kWarps;       /* output dims a warp owns */
-    static constexpr int kColumns = kDims / 8;          /* in MMA columns */
+    static constexpr int kRowThreads = kThreads / kRows;     /* of one row in the softmax */
+    static constexpr int kRowTokens = kTokens / kRowThreads; /* of one thread: 2 or 4 */
+    static constexpr int kSteps = LATENT / 16 / kWarps;      /* QK steps of 16 dims a warp owns */
+    static constexpr int kDims = LATENT / kWarps;            /* output dims a warp owns */
+    static constexpr int kColumns = kDims / 8;               /* in MMA columns */
     static constexpr int kPitch = LATENT + kRope + kPad;
     static constexpr int kQPitch = LATENT + kPad;
     static constexpr bool kBf16 = FORMAT == LKV_FORMAT_BF16;
     static constexpr int kQParts = kBf16 ? 2 : 1;
+    /* that registers must allow; shared memory holds one CTA of BF16 or of 32 rows */
+    static constexpr int kCtasPerSm = kBf16 || ROW_TILES > 1 ? 1 : 2;
     static_assert(LATENT % (16 * kWarps) == 0, "each warp owns whole steps");
     static_assert((kPitch * 2 / 16) % 2 == 1 && (kQPitch * 2 / 16) % 2 == 1, "bank conflicts");
 };

@@ -1,7 +1,7 @@
 /* One CTA: 16 or 32 (token, head) rows of one sequence against one run of its keys, 32 at a time.
  *
  *   cp.async records -> fp16 tile k[32][latent | rope] -> scores: each warp a slice of the dims
- *     -> sum over warps, softmax: eight threads a row -> P -> output: each warp a slice of the dims
+ *     -> sum over warps, softmax -> P -> output: each warp a slice of the dims
  *
  * The same tile is K and V. Scales stay out of it: a token's factor goes to its score and to P, an
  * INT8 zero point to one scalar a row. RoPE is bf16 with q split into a high and a low part.
@@ -134,8 +134,7 @@ __device__ __forceinline__ void fetch(const Args &a, Smem<C> &s, int tile, int s
     copies_commit();
 }
 
-template <class C>
-__device__ __forceinline__ void dequantise(const Args &a, Smem<C> &s, int stage)
+template <class C> __device__ __forceinline__ void dequantise(const Args &a, Smem<C> &s, int stage)
 {
     constexpr int kPieces = C::kLatent / 8, kRopeWords = kRope / 2, kBatch = 4;
     const lkvi_record &r = a.store.record;
@@ -186,8 +185,7 @@ __device__ __forceinline__ void fetch_bias(const Args &a, const Work &w, Smem<C>
 
 /* ---- scores of this warp's dims */
 
-template <class C>
-__device__ __forceinline__ void score(Smem<C> &s, const Query<C> &q)
+template <class C> __device__ __forceinline__ void score(Smem<C> &s, const Query<C> &q)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     float latent[C::kRowTiles][4][4] = {}, rope[C::kRowTiles][4][4] = {};
@@ -241,27 +239,36 @@ __device__ __forceinline__ void score(Smem<C> &s, const Query<C> &q)
         }
 }
 
-/* ---- softmax: thread i has row i / 8 and four tokens */
+/* ---- softmax: 16 or 8 threads a row, two or four tokens each */
 
 struct Running {
     float top = -INFINITY, sum = 0.0f, slope = 0.0f, shift = 0.0f; /* sums: this thread's tokens */
     float unit = 0.0f; /* power of two that P is divided by; 0: none yet */
 };
 
+template <int N> __device__ __forceinline__ void add_scores(const float *from, float (&x)[N])
+{
+#pragma unroll
+    for (int i = 0; i < N; i += 2) {
+        float2 v = *(const float2 *)(from + i);
+        x[i] += v.x;
+        x[i + 1] += v.y;
+    }
+}
+
 template <class C>
 __device__ __forceinline__ void sum_scores(const Args &a, Smem<C> &s, int row, int t0, int tile,
-                                           float (&x)[4])
+                                           float (&x)[C::kRowTokens])
 {
-    float4 v = *(const float4 *)&s.scores[0][row][t0];
-    x[0] = v.x, x[1] = v.y, x[2] = v.z, x[3] = v.w;
 #pragma unroll
-    for (int w = 1; w < C::kWarps; w++) {
-        v = *(const float4 *)&s.scores[w][row][t0];
-        x[0] += v.x, x[1] += v.y, x[2] += v.z, x[3] += v.w;
-    }
+    for (int i = 0; i < C::kRowTokens; i++)
+        x[i] = 0.0f;
+#pragma unroll
+    for (int w = 0; w < C::kWarps; w++)
+        add_scores(&s.scores[w][row][t0], x);
     const RowState &r = s.rows[row];
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < C::kRowTokens; i++) {
         int t = t0 + i;
         if (C::kFormat == LKV_FORMAT_INT8)
             x[i] -= r.q_scale * s.factor[t] * s.zero[t] * r.q_sum;
@@ -280,37 +287,32 @@ template <class C> __device__ __forceinline__ float raise_unit(const Smem<C> &s,
     return top > unit ? 2.0f * power_of_two(top) : unit;
 }
 
-__device__ __forceinline__ uint2 bf16_pairs(float4 p)
-{
-    __nv_bfloat162 x = __floats2bfloat162_rn(p.x, p.y), y = __floats2bfloat162_rn(p.z, p.w);
-    return make_uint2(*(uint32_t *)&x, *(uint32_t *)&y);
-}
-
 /* fp16, or bf16 in a high and a low part: 8 bits of P would cost the output its accuracy. */
-template <class C> __device__ __forceinline__ void store_p(Smem<C> &s, int row, int t0, float4 p)
+template <class C>
+__device__ __forceinline__ void store_p(Smem<C> &s, int row, int t, float x, float y)
 {
     if (!C::kBf16) {
-        *(uint2 *)&s.p[0][row][t0] = make_uint2(half_bits(__floats2half2_rn(p.x, p.y)),
-                                                half_bits(__floats2half2_rn(p.z, p.w)));
+        *(__half2 *)&s.p[0][row][t] = __floats2half2_rn(x, y);
         return;
     }
-    uint2 high = bf16_pairs(p);
-    p.x -= __uint_as_float(high.x << 16);
-    p.y -= __uint_as_float(high.x & 0xFFFF0000u);
-    p.z -= __uint_as_float(high.y << 16);
-    p.w -= __uint_as_float(high.y & 0xFFFF0000u);
-    *(uint2 *)&s.p[0][row][t0] = high;
-    *(uint2 *)&s.p[C::kQParts - 1][row][t0] = bf16_pairs(p);
+    __nv_bfloat162 high = __floats2bfloat162_rn(x, y);
+    *(__nv_bfloat162 *)&s.p[0][row][t] = high;
+    *(__nv_bfloat162 *)&s.p[C::kQParts - 1][row][t] =
+        __floats2bfloat162_rn(x - __low2float(high), y - __high2float(high));
 }
 
 template <class C>
 __device__ __forceinline__ void softmax(const Args &a, Smem<C> &s, int tile, Running &r)
 {
-    const int row = threadIdx.x / 8, t0 = threadIdx.x % 8 * 4;
-    float x[4], p[4];
+    const int row = threadIdx.x / C::kRowThreads;
+    const int t0 = threadIdx.x % C::kRowThreads * C::kRowTokens;
+    float x[C::kRowTokens], p[C::kRowTokens];
     sum_scores<C>(a, s, row, t0, tile, x);
-    float top = fmaxf(fmaxf(x[0], x[1]), fmaxf(x[2], x[3]));
-    for (int d = 4; d > 0; d /= 2)
+    float top = x[0];
+#pragma unroll
+    for (int i = 1; i < C::kRowTokens; i++)
+        top = fmaxf(top, x[i]);
+    for (int d = C::kRowThreads / 2; d > 0; d /= 2)
         top = fmaxf(top, __shfl_xor_sync(~0u, top, d));
     top = fmaxf(top, r.top);
     const float base = top == -INFINITY ? 0.0f : top;
@@ -322,7 +324,7 @@ __device__ __forceinline__ void softmax(const Args &a, Smem<C> &s, int tile, Run
     r.sum *= keep;
     r.shift *= keep;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
+    for (int i = 0; i < C::kRowTokens; i++) {
         p[i] = exp2f(x[i] - base);
         r.sum += p[i];
         if (p[i] > 0.0f)
@@ -334,7 +336,9 @@ __device__ __forceinline__ void softmax(const Args &a, Smem<C> &s, int tile, Run
     }
     r.top = top;
     r.unit = unit;
-    store_p<C>(s, row, t0, make_float4(p[0], p[1], p[2], p[3]));
+#pragma unroll
+    for (int i = 0; i < C::kRowTokens; i += 2)
+        store_p<C>(s, row, t0 + i, p[i], p[i + 1]);
     if (t0 == 0)
         s.rows[row].rescale = rescale;
 }
@@ -382,10 +386,9 @@ template <class C> __device__ __forceinline__ void accumulate(Smem<C> &s, Output
     }
 }
 
-template <class C>
-__device__ __forceinline__ float sum_of_row(float x)
+template <class C> __device__ __forceinline__ float sum_of_row(float x)
 {
-    for (int d = 4; d > 0; d /= 2)
+    for (int d = C::kRowThreads / 2; d > 0; d /= 2)
         x += __shfl_xor_sync(~0u, x, d);
     return x;
 }
@@ -393,9 +396,10 @@ __device__ __forceinline__ float sum_of_row(float x)
 template <class C>
 __device__ __forceinline__ void finish_rows(const Args &a, const Work &w, Smem<C> &s, Running &r)
 {
-    const int row = threadIdx.x / 8;
-    float sum = sum_of_row<C>(r.sum), slope = sum_of_row<C>(r.slope), shift = sum_of_row<C>(r.shift);
-    if (threadIdx.x % 8)
+    const int row = threadIdx.x / C::kRowThreads;
+    float sum = sum_of_row<C>(r.sum), slope = sum_of_row<C>(r.slope),
+          shift = sum_of_row<C>(r.shift);
+    if (threadIdx.x % C::kRowThreads)
         return;
     RowState &state = s.rows[row];
     state.top = r.top, state.sum = sum, state.slope = slope, state.shift = shift;
@@ -476,13 +480,13 @@ __device__ __forceinline__ void note_faults(const Args &a, const Work &w, int fi
 /* ---- the kernel */
 
 template <class C>
-__global__ void __launch_bounds__(C::kThreads, C::kRowTiles == 1 ? 2 : 1)
+__global__ void __launch_bounds__(C::kThreads, C::kCtasPerSm)
     decode_kernel(const __grid_constant__ Args a)
 {
     extern __shared__ __align__(16) uint8_t memory[];
     Smem<C> &s = *(Smem<C> *)memory;
-    const Work w = find_sequence(a, blockIdx.x / a.shape.row_tiles,
-                                 blockIdx.x % a.shape.row_tiles, blockIdx.y);
+    const Work w = find_sequence(a, blockIdx.x / a.shape.row_tiles, blockIdx.x % a.shape.row_tiles,
+                                 blockIdx.y);
     if (w.split >= w.cut.splits || w.row_tile * C::kRows >= w.q_len * (int)a.num_heads)
         return;
     const int first = w.split * w.cut.tiles, last = first + w.cut.tiles;

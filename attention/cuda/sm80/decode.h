@@ -1,6 +1,6 @@
-/* The generic decode family: mma.sync and cp.async, sm_80 and later. Its split is a pure function of
- * a sequence's length and the plan, so every plan of it is batch invariant and nothing is prepared
- * in plan_update. Entered through the rows in sm80/rows.c. */
+/* The generic decode family: mma.sync and cp.async, sm_80 and later. Its split is a pure function
+ * of a sequence's length and the plan, so every plan of it is batch invariant and nothing is
+ * prepared in plan_update. Entered through the rows in sm80/rows.c. */
 #ifndef LKVI_ATTENTION_CUDA_SM80_DECODE_H
 #define LKVI_ATTENTION_CUDA_SM80_DECODE_H
 
@@ -27,10 +27,10 @@ enum {
 
 /* What the host knows when it launches. */
 struct lkvi_sm80_shape {
-    uint32_t rows;        /* (token, head) rows of one CTA */
-    uint32_t row_tiles;   /* CTAs that a sequence's rows need at most */
-    uint32_t latent;      /* padded latent dims */
-    uint32_t splits_max;  /* of one sequence */
+    uint32_t rows;       /* (token, head) rows of one CTA */
+    uint32_t row_tiles;  /* CTAs that a sequence's rows need at most */
+    uint32_t latent;     /* padded latent dims */
+    uint32_t splits_max; /* of one sequence */
 };
 
 struct lkvi_sm80_split {

@@ -2,7 +2,7 @@
 #include "attention/cuda/sm80/decode.cuh"
 
 cudaError_t lkvi_sm80_decode_fp8(const struct lkvi_attend_params *p,
-                                const struct lkvi_sm80_shape *shape, cudaStream_t stream)
+                                 const struct lkvi_sm80_shape *shape, cudaStream_t stream)
 {
     return lkvi::sm80::launch_format<LKV_FORMAT_FP8>(p, shape, stream);
 }

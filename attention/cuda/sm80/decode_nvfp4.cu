@@ -1,8 +1,9 @@
-/* The NVFP4 instances of the sm80 kernel (decode.cuh): padded latent 256 and 512, 16 and 32 rows. */
+/* The NVFP4 instances of the sm80 kernel (decode.cuh): padded latent 256 and 512, 16 and 32 rows.
+ */
 #include "attention/cuda/sm80/decode.cuh"
 
 cudaError_t lkvi_sm80_decode_nvfp4(const struct lkvi_attend_params *p,
-                                const struct lkvi_sm80_shape *shape, cudaStream_t stream)
+                                   const struct lkvi_sm80_shape *shape, cudaStream_t stream)
 {
     return lkvi::sm80::launch_format<LKV_FORMAT_NVFP4>(p, shape, stream);
 }

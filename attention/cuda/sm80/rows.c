@@ -1,5 +1,6 @@
 /* The generic rows of the selection table: any device from sm_80, any heads and q_len, latent up to
- * 512, rope up to 64. In: a plan's maxima. Out: the launch shape, the same at plan and at attend. */
+ * 512, rope up to 64. In: a plan's maxima. Out: the launch shape, the same at plan and at attend.
+ */
 #include "attention/cuda/sm80/rows.h"
 #include "attention/cuda/sm80/decode.h"
 

@@ -1,5 +1,5 @@
-/* The named steps of the sm80 kernel: instruction wrappers, records to fp16 (or bf16) tiles, where a
- * CTA's work lies. */
+/* The named steps of the sm80 kernel: instruction wrappers, records to fp16 (or bf16) tiles, where
+ * a CTA's work lies. */
 #ifndef LKVI_ATTENTION_CUDA_SM80_STEPS_CUH
 #define LKVI_ATTENTION_CUDA_SM80_STEPS_CUH
 
@@ -271,8 +271,8 @@ __device__ __forceinline__ Work find_sequence(const Args &a, int seq, int row_ti
 
 __device__ __forceinline__ float *partial_of(const Args &a, const Work &w)
 {
-    uint64_t index = ((uint64_t)w.seq * a.shape.row_tiles + w.row_tile) * a.shape.splits_max +
-                     w.split;
+    uint64_t index =
+        ((uint64_t)w.seq * a.shape.row_tiles + w.row_tile) * a.shape.splits_max + w.split;
     return a.partials + index * lkvi_sm80_partial_floats(&a.shape);
 }
 
