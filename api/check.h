@@ -40,6 +40,8 @@ lkv_status lkvi_stream_check(const struct lkv_context *ctx, const void *stream);
 /* LKV_E_WORKSPACE unless p is 256-byte aligned and holds `need` bytes. */
 lkv_status lkvi_workspace_check(const void *p, size_t bytes, uint64_t need);
 lkv_status lkvi_flags_check(uint32_t flags, uint32_t known, const char *name);
+/* Tag and bytes of a key; its range is the caller's to check. */
+lkv_status lkvi_key_check(const lkv_key *key, uint32_t i);
 /* An object made on another context cannot be mixed in. */
 lkv_status lkvi_same_context(const struct lkv_context *a, const struct lkv_context *b,
                              const char *what);

@@ -53,6 +53,16 @@ lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted)
     return lkvi_manager_evict(manager, n, evicted);
 }
 
+lkv_status lkv_pool_drop(lkv_pool *pool, const lkv_key *key, uint64_t *dropped)
+{
+    struct lkvi_manager *manager;
+    LKV_TRY(lkvi_pool_manager(pool, &manager));
+    LKV_TRY(lkvi_array_check(key, 1, _Alignof(lkv_key), "key"));
+    LKV_TRY(lkvi_key_check(key, 0));
+    LKV_TRY(lkvi_array_check(dropped, 1, sizeof *dropped, "dropped"));
+    return lkvi_manager_drop(manager, key, dropped);
+}
+
 lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags)
 {
     struct lkvi_manager *manager;

@@ -12,7 +12,7 @@ enum { MAX_KEYS = 4096, MAX_KEY_BYTES = 65535, MAX_TAG = 255, MAX_PRIORITY = 100
 /* For calls of no tokens: the manager computes addresses into the array. */
 static const int32_t no_tokens[1];
 
-static lkv_status key_check(const lkv_key *key, uint32_t i)
+lkv_status lkvi_key_check(const lkv_key *key, uint32_t i)
 {
     if (key->tag < LKV_KEY_ADAPTER || key->tag > MAX_TAG ||
         (key->tag > LKV_KEY_MULTIMODAL && key->tag < LKV_KEY_USER))
@@ -21,6 +21,12 @@ static lkv_status key_check(const lkv_key *key, uint32_t i)
     if (key->bytes > MAX_KEY_BYTES || (key->bytes && !key->data))
         return lkvi_fail(LKV_E_INVALID, "keys[%u] has %u bytes at %p; need at most %d, not NULL", i,
                          key->bytes, key->data, MAX_KEY_BYTES);
+    return LKV_OK;
+}
+
+static lkv_status key_check(const lkv_key *key, uint32_t i)
+{
+    LKV_TRY(lkvi_key_check(key, i));
     if (key->begin >= key->end)
         return lkvi_fail(LKV_E_INVALID, "keys[%u] covers [%llu, %llu); need begin < end", i,
                          (unsigned long long)key->begin, (unsigned long long)key->end);

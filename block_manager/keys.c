@@ -281,6 +281,39 @@ lkv_status lkvi_keyset_intern_bytes(struct lkvi_keysets *sets, const uint8_t *da
     return intern_scratch(sets, bytes, out);
 }
 
+/* A span's bytes stand behind its place. */
+static int key_is(const uint8_t *data, uint32_t bytes, const lkv_key *key)
+{
+    if (bytes == key->bytes && (!bytes || !memcmp(data, key->data, bytes)))
+        return 1;
+    return key->tag > LKV_KEY_SALT && bytes == key->bytes + PLACE_BYTES &&
+           (!key->bytes || !memcmp(data + PLACE_BYTES, key->data, key->bytes));
+}
+
+int lkvi_keyset_has(const struct lkvi_keysets *sets, uint32_t set, const lkv_key *key)
+{
+    const uint8_t *p = sets->sets[set].data, *end = p + sets->sets[set].bytes;
+    while (p < end) {
+        uint32_t bytes;
+        memcpy(&bytes, p + 1, sizeof bytes);
+        if (*p == key->tag && key_is(p + HEAD_BYTES, bytes, key))
+            return 1;
+        p += HEAD_BYTES + (uint64_t)bytes;
+    }
+    return 0;
+}
+
+int lkvi_keys_have(const struct lkvi_keys *keys, const lkv_key *key)
+{
+    for (uint32_t i = 0; keys && i < keys->num_spans; i++) {
+        const struct lkvi_span *span = &keys->spans[i];
+        if (span->tag == key->tag && span->bytes == key->bytes &&
+            (!key->bytes || !memcmp(span_data(keys, span), key->data, key->bytes)))
+            return 1;
+    }
+    return 0;
+}
+
 void lkvi_keyset_retain(struct lkvi_keysets *sets, uint32_t set)
 {
     if (set)

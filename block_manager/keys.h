@@ -60,6 +60,9 @@ lkv_status lkvi_keyset_intern(struct lkvi_keysets *sets, const struct lkvi_keys 
 /* The same from the serialised form of a snapshot. */
 lkv_status lkvi_keyset_intern_bytes(struct lkvi_keysets *sets, const uint8_t *data, uint32_t bytes,
                                     uint32_t *out);
+/* Does the set hold a key of this tag and these bytes, over the whole prompt or a span? */
+int lkvi_keyset_has(const struct lkvi_keysets *sets, uint32_t set, const lkv_key *key);
+int lkvi_keys_have(const struct lkvi_keys *keys, const lkv_key *key);
 void lkvi_keyset_retain(struct lkvi_keysets *sets, uint32_t set);
 void lkvi_keyset_release(struct lkvi_keysets *sets, uint32_t set);
 

@@ -57,6 +57,7 @@ lkv_status lkvi_lease_lend(struct lkvi_manager *m, uint64_t num_blocks, int32_t 
 lkv_status lkvi_lease_release(struct lkvi_manager *m, lkv_lease lease, uint64_t fence);
 
 lkv_status lkvi_manager_evict(struct lkvi_manager *m, uint64_t n, uint64_t *evicted);
+lkv_status lkvi_manager_drop(struct lkvi_manager *m, const lkv_key *key, uint64_t *dropped);
 lkv_status lkvi_manager_reset(struct lkvi_manager *m, uint32_t flags);
 lkv_status lkvi_manager_query(struct lkvi_manager *m, lkv_pool_stats *stats);
 /* Fills the out fields; in a failed call none. */

@@ -74,27 +74,47 @@ static void prefetch_victims(const struct lkvi_manager *m)
     __builtin_prefetch(&m->blocks[m->blocks[near].previous_sibling], 1);
 }
 
+/* A leaf leaves the cache: an idle one is free then, any other keeps its data. */
+static void detach(struct lkvi_manager *m, uint32_t b)
+{
+    if (m->blocks[b].state != LKVI_IDLE) {
+        lkvi_unpublish(m, b);
+        return;
+    }
+    leave_idle(m, b);
+    lkvi_unpublish(m, b);
+    lkvi_make_free(m, b);
+    m->sums.evicted++;
+}
+
+static void detach_below(struct lkvi_manager *m, uint32_t top)
+{
+    uint32_t b = top;
+    for (;;) {
+        while (m->blocks[b].first_child)
+            b = m->blocks[b].first_child;
+        if (b == top)
+            return;
+        uint32_t parent = m->blocks[b].parent;
+        detach(m, b);
+        b = parent;
+    }
+}
+
+void lkvi_detach_tree(struct lkvi_manager *m, uint32_t top)
+{
+    detach_below(m, top);
+    detach(m, top);
+}
+
 /* Only parked blocks are left: all have users among their descendants (which hold another copy of
  * the same tokens). The descendants lose their place in the index, not their data. */
 static uint32_t evict_parked(struct lkvi_manager *m)
 {
-    uint32_t top = m->stack[m->num_blocks - m->num_parked], b = top, parent;
-    do {
-        while (m->blocks[b].first_child)
-            b = m->blocks[b].first_child;
-        parent = m->blocks[b].parent;
-        if (m->blocks[b].state == LKVI_IDLE) {
-            leave_idle(m, b);
-            lkvi_unpublish(m, b);
-            if (b == top)
-                break;
-            lkvi_make_free(m, b);
-            m->sums.evicted++;
-        } else {
-            lkvi_unpublish(m, b);
-        }
-        b = parent;
-    } while (1);
+    uint32_t top = m->stack[m->num_blocks - m->num_parked];
+    detach_below(m, top);
+    leave_idle(m, top);
+    lkvi_unpublish(m, top);
     return top;
 }
 

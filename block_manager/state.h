@@ -165,6 +165,7 @@ void lkvi_drop(struct lkvi_manager *m, uint32_t b, uint64_t fence);
 void lkvi_settle_unused(struct lkvi_manager *m, uint32_t b); /* of a block in no state */
 void lkvi_return_lent(struct lkvi_manager *m, uint32_t b, uint64_t fence);
 uint64_t lkvi_evict_idle(struct lkvi_manager *m, uint64_t n);
+void lkvi_detach_tree(struct lkvi_manager *m, uint32_t top); /* out of the cache, leaves first */
 void lkvi_make_free(struct lkvi_manager *m, uint32_t b); /* of a block in no list and no state */
 void lkvi_rest_idle(struct lkvi_manager *m, uint32_t b); /* idle block into the eviction order */
 void lkvi_unpark(struct lkvi_manager *m, uint32_t b);

@@ -510,6 +510,11 @@ LKV_API lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t f
 LKV_API lkv_status lkv_pool_tick(lkv_pool *pool, uint64_t now);
 /* Evicts up to n idle blocks, leaves first; *evicted says how many. */
 LKV_API lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted);
+/* Drops one namespace: every cached block whose prefix carries a key of key's tag and bytes (begin
+ * and end are not looked at). Idle ones become free; those in use keep their data and cannot be hit
+ * any more, and live sequences with the key publish nothing from now on. All others stay, in their
+ * order. *dropped: blocks that left the cache. */
+LKV_API lkv_status lkv_pool_drop(lkv_pool *pool, const lkv_key *key, uint64_t *dropped);
 enum {
     /* Live sequences keep their blocks, but nothing of before can be hit again. */
     LKV_RESET_FORCE = 1

@@ -110,6 +110,33 @@ Test(cases, BM_06_adapter_version_is_part_of_the_identity)
     lkvi_manager_destroy(m);
 }
 
+Test(cases, BM_06_dropping_one_namespace_evicts_its_idle_blocks_alone)
+{
+    struct lkvi_manager *m = case_pool(16, B);
+    int32_t p[2 * B + 1];
+    lkv_key v1 = whole(LKV_KEY_ADAPTER, "X\0001"), v2 = whole(LKV_KEY_ADAPTER, "X\0002");
+    uint64_t dropped;
+    v1.bytes = v2.bytes = 3;
+    case_tokens(p, 2 * B + 1, 0);
+    lkv_prompt one = keyed(p, 2 * B + 1, &v1, 1), two = keyed(p, 2 * B + 1, &v2, 1);
+    case_cache_prompt(m, &one);
+    case_cache_prompt(m, &two);
+    case_cache(m, p, 2 * B + 1);
+    lkv_seq live = case_admit_prompt(m, &two);
+    case_eq(lkvi_manager_drop(m, &v2, &dropped), LKV_OK);
+    case_check(m);
+    case_eq(dropped, 2);
+    case_eq(case_match_prompt(m, &two), 0);
+    case_eq(case_match_prompt(m, &one), 2 * B);
+    case_eq(case_match(m, p, 2 * B + 1), 2 * B);
+    case_commit(m, live, 2 * B + 1); /* of the version that was dropped: never published again */
+    case_eq(case_match_prompt(m, &two), 0);
+    case_eq(case_stats(m).blocks_in_use, 3);
+    case_free(m, live, 0);
+    case_eq(case_stats(m).blocks_cached, 4);
+    lkvi_manager_destroy(m);
+}
+
 Test(cases, BM_07_images_behind_equal_placeholders)
 {
     struct lkvi_manager *m = case_pool(16, B);

@@ -355,6 +355,19 @@ uint64_t ref_evict(struct ref_manager *r, uint64_t n)
     return done;
 }
 
+void ref_drop_namespace(struct ref_manager *r, const char *keys)
+{
+    for (uint32_t i = 0; i < REF_SEQS; i++)
+        r->seqs[i].no_publish |= !strcmp(r->seqs[i].keys, keys);
+    for (uint32_t b = 1; b <= r->num_blocks; b++) {
+        if (!r->blocks[b].indexed || strcmp(r->blocks[b].keys, keys))
+            continue;
+        forget_tree(r, (int)b);
+        if (r->blocks[b].state == REF_IDLE)
+            make_free(&r->blocks[b]);
+    }
+}
+
 void ref_reset(struct ref_manager *r)
 {
     r->epoch++;

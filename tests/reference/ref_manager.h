@@ -96,6 +96,7 @@ void ref_release(struct ref_manager *r, uint32_t lease, uint64_t fence);
 /* The caller says in which order those that it marks `expired` came to rest. */
 void ref_tick(struct ref_manager *r, uint64_t now);
 uint64_t ref_evict(struct ref_manager *r, uint64_t n);
+void ref_drop_namespace(struct ref_manager *r, const char *keys);
 void ref_reset(struct ref_manager *r);
 
 #endif

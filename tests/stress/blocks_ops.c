@@ -184,6 +184,25 @@ static const char *op_reset(struct ops *o)
     return NULL;
 }
 
+static const char *op_drop(struct ops *o)
+{
+    const char *name = draw(o, 2) ? "A" : "B";
+    lkv_key key = {name, 0, UINT64_MAX, LKV_KEY_ADAPTER, 1};
+    uint64_t dropped;
+    struct ref_counts before, after;
+    o->name = "drop";
+    if (draw(o, 8))
+        return NULL;
+    ref_count(&o->ref, &before);
+    lkvi_manager_drop(o->m, &key, &dropped);
+    ref_drop_namespace(&o->ref, name);
+    ref_count(&o->ref, &after);
+    return dropped == before.cached - after.cached
+               ? NULL
+               : FAIL("drop: %llu blocks, want %llu", (unsigned long long)dropped,
+                      (unsigned long long)(before.cached - after.cached));
+}
+
 /* ---- comparison */
 
 static const char *compare_counts(struct ops *o)
@@ -257,7 +276,7 @@ const char *ops_step(struct ops *o)
         op_match, op_match, op_admit,   op_admit,  op_admit,  op_admit,  op_grow,     op_grow,
         op_grow,  op_step,  op_step,    op_commit, op_commit, op_commit, op_truncate, op_fork,
         op_free,  op_free,  op_free,    op_settle, op_settle, op_tick,   op_pass,     op_pass,
-        op_pin,   op_lend,  op_release, op_evict,  op_reset};
+        op_pin,   op_lend,  op_release, op_evict,  op_reset,  op_drop};
     const char *wrong = table[draw(o, sizeof table / sizeof *table)](o);
     if (!wrong)
         wrong = compare_counts(o);

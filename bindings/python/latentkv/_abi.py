@@ -815,6 +815,7 @@ FUNCTIONS = {
     "lkv_lease_release": (c_int32, (c_void_p, c_uint64, c_uint64)),
     "lkv_pool_tick": (c_int32, (c_void_p, c_uint64)),
     "lkv_pool_evict": (c_int32, (c_void_p, c_uint64, c_void_p)),
+    "lkv_pool_drop": (c_int32, (c_void_p, POINTER(lkv_key), c_void_p)),
     "lkv_pool_reset": (c_int32, (c_void_p, c_uint32)),
     "lkv_pool_events": (c_int32, (c_void_p, POINTER(lkv_event_batch))),
     "lkv_pool_snapshot_save": (c_int32, (c_void_p, POINTER(lkv_snapshot_args),

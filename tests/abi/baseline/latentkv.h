@@ -291,6 +291,7 @@ LKV_API lkv_status lkv_lease_lend(lkv_pool *pool, uint64_t num_blocks, int32_t *
 LKV_API lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t fence);
 LKV_API lkv_status lkv_pool_tick(lkv_pool *pool, uint64_t now);
 LKV_API lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted);
+LKV_API lkv_status lkv_pool_drop(lkv_pool *pool, const lkv_key *key, uint64_t *dropped);
 enum { LKV_RESET_FORCE = 1 };
 LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
 enum { LKV_EVENT_STORED = 1, LKV_EVENT_REMOVED = 2, LKV_EVENT_CLEARED = 3 };
