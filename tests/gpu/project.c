@@ -142,26 +142,54 @@ static void merge(uint32_t parts, uint32_t dtype)
     drop(&outs), drop(&out), drop(&lses), drop(&ents), drop(&lse), drop(&entropy);
 }
 
+/* Random records; latent and rope get what they decode to. */
+static void *make_pool(struct rng *r, const struct lkvi_record *record, int len, float *latent,
+                       float *rope, uint64_t bytes)
+{
+    const struct lkvi_codec *codec = lkvi_codec_get(record->format, LKV_ISA_SCALAR);
+    const struct lkvi_row_ops *ops = lkvi_row_ops_get(LKV_ISA_SCALAR);
+    uint8_t *pool = malloc(bytes);
+    memset(pool, 0xFF, bytes);
+    for (int t = 0; t < len; t++) {
+        struct lkvi_repair repair = {0};
+        uint8_t *at = pool + (uint64_t)t * record->bytes;
+        rng_fill_normal(r, latent + t * L, L, 1.0);
+        rng_fill_normal(r, rope + t * R, R, 1.0);
+        codec->encode(record, 0, latent + t * L, at, &repair);
+        ops->rope_encode(rope + t * R, R, at + record->rope_offset);
+        codec->decode(record, at, latent + t * L);
+        ops->rope_decode(at + record->rope_offset, R, rope + t * R);
+    }
+    void *device = to_device(pool, bytes);
+    free(pool);
+    return device;
+}
+
+static void run_captured(const struct lkvi_attend_params *a)
+{
+    cudaStream_t stream;
+    cudaGraph_t graph;
+    cudaGraphExec_t exec;
+    must_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
+    must_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
+    must(g.cuda->plan_update(g.state, &a->plan, &a->batch, a->workspace, stream), "update");
+    must(g.cuda->attend(g.state, a, stream), "attend");
+    must_cuda(cudaStreamEndCapture(stream, &graph), "end of capture");
+    must_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
+    must_cuda(cudaGraphLaunch(exec, stream), "replay");
+    must_cuda(cudaStreamSynchronize(stream), "replay");
+    cudaGraphExecDestroy(exec), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
+}
+
 /* q as projected, output after W_UV; plain or batch invariant; in a graph too. */
 static void heads(uint32_t H, uint32_t flags, uint32_t weights)
 {
     enum { T = 3, LEN = 333, BLOCK = 64, BLOCKS = 6 };
     struct rng r = {H + flags};
     struct lkvi_record record = layout(LKV_FORMAT_INT8, 0, L, R);
-    uint8_t *pool = malloc((uint64_t)BLOCKS * BLOCK * record.bytes);
+    uint64_t pool_bytes = (uint64_t)BLOCKS * BLOCK * record.bytes;
     float *latent = malloc(sizeof(float) * LEN * L), *rope = malloc(sizeof(float) * LEN * R);
-    memset(pool, 0xFF, (uint64_t)BLOCKS * BLOCK * record.bytes);
-    for (int t = 0; t < LEN; t++) {
-        struct lkvi_repair repair = {0};
-        uint8_t *at = pool + (uint64_t)t * record.bytes;
-        rng_fill_normal(&r, latent + t * L, L, 1.0);
-        rng_fill_normal(&r, rope + t * R, R, 1.0);
-        lkvi_codec_get(record.format, LKV_ISA_SCALAR)
-            ->encode(&record, 0, latent + t * L, at, &repair);
-        lkvi_row_ops_get(LKV_ISA_SCALAR)->rope_encode(rope + t * R, R, at + record.rope_offset);
-        lkvi_codec_get(record.format, LKV_ISA_SCALAR)->decode(&record, at, latent + t * L);
-        lkvi_row_ops_get(LKV_ISA_SCALAR)->rope_decode(at + record.rope_offset, R, rope + t * R);
-    }
+    void *pool = make_pool(&r, &record, LEN, latent, rope, pool_bytes);
     int32_t table[BLOCKS] = {0, 1, 2, 3, 4, 5}, len = LEN, indptr[2] = {0, T};
     struct array uk = make(&r, (uint64_t)H * N * L, 0.05, weights);
     struct array uv = make(&r, (uint64_t)H * V * L, 0.05, weights);
@@ -179,7 +207,7 @@ static void heads(uint32_t H, uint32_t flags, uint32_t weights)
                                   .tokens_per_block = BLOCK,
                                   .num_blocks = BLOCKS,
                                   .block_stride = (uint64_t)BLOCK * record.bytes};
-    a.store.base = to_device(pool, (uint64_t)BLOCKS * BLOCK * record.bytes);
+    a.store.base = pool;
     void *d_table = to_device(table, sizeof table), *d_len = to_device(&len, 4);
     void *d_indptr = to_device(indptr, sizeof indptr);
     a.batch = (struct lkvi_batch_view){d_table, d_len, d_indptr, BLOCKS, T, 1, BLOCKS};
@@ -189,17 +217,7 @@ static void heads(uint32_t H, uint32_t flags, uint32_t weights)
     a.out = (struct lkvi_heads){out.device, (int64_t)H * V, V, LKV_DTYPE_BF16, 0};
     a.workspace = to_device(NULL, plan.workspace_bytes);
     a.workspace_bytes = plan.workspace_bytes;
-    cudaStream_t stream;
-    cudaGraph_t graph;
-    cudaGraphExec_t exec;
-    must_cuda(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "stream");
-    must_cuda(cudaStreamBeginCapture(stream, cudaStreamCaptureModeGlobal), "capture");
-    must(g.cuda->plan_update(g.state, &plan, &a.batch, a.workspace, stream), "update");
-    must(g.cuda->attend(g.state, &a, stream), "attend");
-    must_cuda(cudaStreamEndCapture(stream, &graph), "end of capture");
-    must_cuda(cudaGraphInstantiate(&exec, graph, 0), "instantiate");
-    must_cuda(cudaGraphLaunch(exec, stream), "replay");
-    must_cuda(cudaStreamSynchronize(stream), "replay");
+    run_captured(&a);
     fetch(&out);
     double *rows = malloc(sizeof *rows * LEN * (N + R + V));
     for (uint32_t k = 0; k < T * H; k += 1 + T * H / 6) {
@@ -217,9 +235,8 @@ static void heads(uint32_t H, uint32_t flags, uint32_t weights)
         check(e <= 6e-3, "HEAD forms H %u flags %u weights %u row %u: rel-L2 %.3e", H, flags,
               weights, k, e);
     }
-    free(rows), free(pool), free(latent), free(rope);
-    cudaGraphExecDestroy(exec), cudaGraphDestroy(graph), cudaStreamDestroy(stream);
-    cudaFree(a.store.base), cudaFree(a.workspace), cudaFree(d_table), cudaFree(d_len);
+    free(rows), free(latent), free(rope);
+    cudaFree(pool), cudaFree(a.workspace), cudaFree(d_table), cudaFree(d_len);
     cudaFree(d_indptr);
     drop(&uk), drop(&uv), drop(&q), drop(&qr), drop(&out);
 }
