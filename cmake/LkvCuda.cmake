@@ -28,7 +28,7 @@ if("90a" IN_LIST LKV_CUDA_TARGETS)
   list(APPEND LKV_CUDA_GENERIC -gencode=arch=compute_90a,code=sm_90a)
 endif()
 set(LKV_CUDA_HOPPER -gencode=arch=compute_90a,code=sm_90a)
-set(LKV_CUDA_FLAGS -O3 -std=c++17 -lineinfo -Xptxas=-v,-warn-spills -Xcompiler=-fPIC,-fvisibility=hidden,-Wall
+set(LKV_CUDA_FLAGS -O3 -std=c++17 -lineinfo -Xptxas=-v -Xcompiler=-fPIC,-fvisibility=hidden,-Wall
                    -DLKV_BUILDING -I${PROJECT_SOURCE_DIR} -I${PROJECT_SOURCE_DIR}/include)
 if(LKV_WERROR)
   list(APPEND LKV_CUDA_FLAGS -Werror=all-warnings)
