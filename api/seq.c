@@ -192,3 +192,13 @@ lkv_status lkv_seq_table(lkv_pool *pool, lkv_seq seq, int32_t *blocks, uint64_t 
     LKV_TRY(lkvi_array_check(num_blocks, 1, sizeof *num_blocks, "num_blocks"));
     return lkvi_seq_table(manager, seq, blocks, capacity, num_blocks);
 }
+
+lkv_status lkv_seq_common(lkv_pool *pool, const lkv_seq *seqs, uint64_t num_seqs,
+                          uint64_t *num_blocks)
+{
+    struct lkvi_manager *manager;
+    LKV_TRY(lkvi_pool_manager(pool, &manager));
+    LKV_TRY(lkvi_array_check(seqs, num_seqs, sizeof *seqs, "seqs"));
+    LKV_TRY(lkvi_array_check(num_blocks, 1, sizeof *num_blocks, "num_blocks"));
+    return lkvi_seq_common(manager, seqs, num_seqs, num_blocks);
+}

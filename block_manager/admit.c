@@ -8,6 +8,7 @@ struct plan {
     struct lkvi_hits hits;
     uint64_t want;    /* blocks of the table */
     uint64_t promise; /* blocks that LKV_ADMIT_WHOLE sets aside */
+    uint64_t spare;   /* blocks that the watermark leaves */
     uint64_t idle, pending;
 };
 
@@ -34,6 +35,9 @@ static lkv_status plan_limits(const struct lkvi_manager *m, const lkv_prompt *pr
                          (unsigned long long)most, (unsigned long long)lkvi_blocks_for(m, most),
                          m->base_blocks);
     plan->want = lkvi_blocks_for(m, room);
+    if (m->sums.seqs_live)
+        plan->spare =
+            args->watermark_blocks < m->num_blocks ? args->watermark_blocks : m->num_blocks;
     if (args->flags & LKV_ADMIT_WHOLE)
         plan->promise = lkvi_blocks_for(m, most) - plan->want;
     return LKV_OK;
@@ -54,7 +58,10 @@ static lkv_status plan_room(const struct lkvi_manager *m, const int32_t *table, 
     if (plan->hits.partial)
         count_hit(m, plan->hits.partial, plan);
     uint64_t needed = plan->want - plan->hits.blocks + plan->idle;
-    return lkvi_room(m, needed + plan->promise, 0, plan->pending, result);
+    lkv_status status =
+        lkvi_room(m, needed + plan->promise + plan->spare, 0, plan->pending, result);
+    result->needed = needed + plan->promise;
+    return status;
 }
 
 /* Holding a partial hit's source may be the one block too many: then do without it. */

@@ -38,6 +38,8 @@ lkv_status lkvi_seq_free(struct lkvi_manager *m, lkv_seq seq, uint64_t fence);
 lkv_status lkvi_seq_query(struct lkvi_manager *m, lkv_seq seq, lkv_seq_info *info);
 lkv_status lkvi_seq_table(struct lkvi_manager *m, lkv_seq seq, int32_t *blocks, uint64_t capacity,
                           uint64_t *num_blocks);
+lkv_status lkvi_seq_common(struct lkvi_manager *m, const lkv_seq *seqs, uint64_t num_seqs,
+                           uint64_t *num_blocks);
 lkv_status lkvi_manager_step(struct lkvi_manager *m, lkv_step *step, lkv_admission *result);
 
 /* Copies that wait: peek writes the first min(capacity, waiting) in order and sets *num to how many

@@ -213,3 +213,37 @@ lkv_status lkvi_seq_table(struct lkvi_manager *m, lkv_seq seq, int32_t *blocks, 
     *num_blocks = s->num_blocks;
     return lkvi_unlock(m, LKV_OK);
 }
+
+/* Leading blocks that a and b name both, at most `most`. */
+static uint64_t shared_blocks(const struct lkvi_seq *a, const struct lkvi_seq *b, uint64_t most)
+{
+    uint64_t n = 0;
+    while (n < most && a->table[n] == b->table[n])
+        n++;
+    return n;
+}
+
+static lkv_status common_locked(struct lkvi_manager *m, const lkv_seq *seqs, uint64_t num_seqs,
+                                uint64_t *num_blocks)
+{
+    struct lkvi_seq *first = NULL, *s = NULL;
+    uint64_t common = UINT64_MAX;
+    for (uint64_t i = 0; i < num_seqs; i++) {
+        LKV_TRY(lkvi_seq_find(m, seqs[i], &s));
+        uint64_t whole = s->length >> m->block_shift;
+        first = i ? first : s;
+        common = shared_blocks(first, s, whole < common ? whole : common);
+    }
+    *num_blocks = common;
+    return LKV_OK;
+}
+
+lkv_status lkvi_seq_common(struct lkvi_manager *m, const lkv_seq *seqs, uint64_t num_seqs,
+                           uint64_t *num_blocks)
+{
+    if (!num_seqs || !seqs)
+        return lkvi_fail(LKV_E_INVALID, "%llu sequences at %p; need at least one at an address",
+                         (unsigned long long)num_seqs, (const void *)seqs);
+    lkvi_lock(m);
+    return lkvi_unlock(m, common_locked(m, seqs, num_seqs, num_blocks));
+}

@@ -412,6 +412,9 @@ typedef struct lkv_admit_args {
     uint32_t priority; /* 0..100, later eviction for its blocks; 0 the default */
     /* From this tick of lkv_pool_tick on the priority is 0; 0: it stays. */
     uint64_t priority_until;
+    /* Blocks that KV could still take after this admission; fewer: LKV_E_NO_BLOCKS, or
+     * LKV_E_WAIT_PENDING. Without a live sequence it does not count: what fits, runs. */
+    uint64_t watermark_blocks;
 } lkv_admit_args;
 enum {
     /* Only if max_tokens fits now, counting what admitted sequences may still take. */
@@ -452,6 +455,11 @@ LKV_API lkv_status lkv_seq_query(lkv_pool *pool, lkv_seq seq, lkv_seq_info *info
 /* Copies the block table, at most capacity entries; *num_blocks is the full count. */
 LKV_API lkv_status lkv_seq_table(lkv_pool *pool, lkv_seq seq, int32_t *blocks, uint64_t capacity,
                                  uint64_t *num_blocks);
+
+/* How many leading blocks all these sequences share, by their tables and not by equal tokens: what
+ * a cascade can attend once for all of them. Whole blocks of known tokens count. */
+LKV_API lkv_status lkv_seq_common(lkv_pool *pool, const lkv_seq *seqs, uint64_t num_seqs,
+                                  uint64_t *num_blocks);
 
 /* One scheduler step for n sequences in one call, all or nothing: appends tokens and fills the
  * arrays that append and attend take. Row i runs positions [row_begin[i], row_begin[i] +

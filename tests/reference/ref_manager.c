@@ -175,7 +175,10 @@ const char *ref_admit(struct ref_manager *r, uint32_t seq, const lkv_prompt *pro
         hits = (uint32_t)args->match->hit_blocks;
     uint64_t fresh = blocks_for(r, room) - hits;
     count_claims(r, table, hits, 0, &idle, &pending);
-    lkv_status want = ref_verdict(r, fresh + idle + promise, 0, pending);
+    struct ref_counts c;
+    ref_count(r, &c);
+    uint64_t spare = c.seqs ? args->watermark_blocks : 0;
+    lkv_status want = ref_verdict(r, fresh + idle + promise + spare, 0, pending);
     if (seen->status != want)
         return FAIL("admit gave %d, want %d: %llu fresh, %llu idle hits, %llu free", seen->status,
                     want, (unsigned long long)fresh, (unsigned long long)idle,

@@ -276,7 +276,7 @@ const char *ops_step(struct ops *o)
         op_match, op_match, op_admit,   op_admit,  op_admit,  op_admit,  op_grow,     op_grow,
         op_grow,  op_step,  op_step,    op_commit, op_commit, op_commit, op_truncate, op_fork,
         op_free,  op_free,  op_free,    op_settle, op_settle, op_tick,   op_pass,     op_pass,
-        op_pin,   op_lend,  op_release, op_evict,  op_reset,  op_drop};
+        op_pin,   op_lend,  op_release, op_evict,  op_reset,  op_drop,   op_common};
     const char *wrong = table[draw(o, sizeof table / sizeof *table)](o);
     if (!wrong)
         wrong = compare_counts(o);

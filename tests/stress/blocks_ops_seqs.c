@@ -90,6 +90,7 @@ const char *op_admit(struct ops *o)
     args.max_tokens = draw(o, 2) ? 0 : room + draw(o, 60) + 1;
     args.priority = draw(o, 3) ? 0 : draw(o, 4);
     args.priority_until = draw(o, 2) ? 0 : o->tick + draw(o, 100) * (draw(o, 2) ? 1 : 77);
+    args.watermark_blocks = draw(o, 3) ? 0 : draw(o, 12);
     args.flags = args.max_tokens && draw(o, 2) ? LKV_ADMIT_WHOLE : 0;
     seen.status = lkvi_seq_admit(o->m, &prompt, &args, &result, &seq);
     if (seen.status == LKV_E_STALE_HIT)
@@ -178,6 +179,34 @@ const char *op_step(struct ops *o)
                             (long long)slots[row]);
         next += num_new[i];
     }
+    return NULL;
+}
+
+/* Any sequences, one of them maybe twice. */
+const char *op_common(struct ops *o)
+{
+    lkv_seq seqs[4];
+    uint32_t slots[4], n = 0;
+    uint64_t found = 0, want = UINT64_MAX;
+    o->name = "common";
+    for (uint32_t tries = 1 + draw(o, 4); tries; tries--) {
+        slots[n] = draw(o, LIVE_SEQS);
+        seqs[n] = o->seqs[slots[n]];
+        n += seqs[n] != 0;
+    }
+    if (!n)
+        return NULL;
+    for (uint32_t i = 0; i < n; i++) {
+        const struct ref_seq *a = &o->ref.seqs[slots[0]], *b = &o->ref.seqs[slots[i]];
+        uint64_t same = 0;
+        while (same < b->length / o->block_tokens && same < want &&
+               a->table[same] == b->table[same])
+            same++;
+        want = same;
+    }
+    if (lkvi_seq_common(o->m, seqs, n, &found) != LKV_OK || found != want)
+        return FAIL("common: %llu blocks, want %llu", (unsigned long long)found,
+                    (unsigned long long)want);
     return NULL;
 }
 

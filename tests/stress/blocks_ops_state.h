@@ -58,6 +58,7 @@ const char *op_match(struct ops *o);
 const char *op_admit(struct ops *o);
 const char *op_grow(struct ops *o);
 const char *op_step(struct ops *o);
+const char *op_common(struct ops *o);
 const char *op_commit(struct ops *o);
 const char *op_truncate(struct ops *o);
 const char *op_fork(struct ops *o);

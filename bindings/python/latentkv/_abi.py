@@ -410,6 +410,7 @@ class lkv_admit_args(Struct):
     flags: int
     priority: int
     priority_until: int
+    watermark_blocks: int
     _fields_ = [
         ("size", c_size_t),
         ("match", POINTER(lkv_match)),
@@ -418,6 +419,7 @@ class lkv_admit_args(Struct):
         ("flags", c_uint32),
         ("priority", c_uint32),
         ("priority_until", c_uint64),
+        ("watermark_blocks", c_uint64),
     ]
 
 
@@ -806,6 +808,7 @@ FUNCTIONS = {
     "lkv_seq_free": (c_int32, (c_void_p, c_uint64, c_uint64)),
     "lkv_seq_query": (c_int32, (c_void_p, c_uint64, POINTER(lkv_seq_info))),
     "lkv_seq_table": (c_int32, (c_void_p, c_uint64, c_void_p, c_uint64, c_void_p)),
+    "lkv_seq_common": (c_int32, (c_void_p, c_void_p, c_uint64, c_void_p)),
     "lkv_pool_step": (c_int32, (c_void_p, POINTER(lkv_step), POINTER(lkv_admission))),
     "lkv_pool_apply_copies": (c_int32, (c_void_p, c_uint64, c_void_p)),
     "lkv_pool_take_copies": (c_int32, (c_void_p, c_void_p, c_uint64, c_uint64, c_void_p)),

@@ -235,6 +235,7 @@ typedef struct lkv_admit_args {
     uint32_t flags;
     uint32_t priority;
     uint64_t priority_until;
+    uint64_t watermark_blocks;
 } lkv_admit_args;
 enum { LKV_ADMIT_WHOLE = 1 };
 LKV_API lkv_status lkv_seq_admit(lkv_pool *pool, const lkv_prompt *prompt,
@@ -258,6 +259,8 @@ typedef struct lkv_seq_info {
 LKV_API lkv_status lkv_seq_query(lkv_pool *pool, lkv_seq seq, lkv_seq_info *info);
 LKV_API lkv_status lkv_seq_table(lkv_pool *pool, lkv_seq seq, int32_t *blocks, uint64_t capacity,
                                  uint64_t *num_blocks);
+LKV_API lkv_status lkv_seq_common(lkv_pool *pool, const lkv_seq *seqs, uint64_t num_seqs,
+                                  uint64_t *num_blocks);
 typedef struct lkv_step {
     size_t size;
     uint32_t num_seqs;

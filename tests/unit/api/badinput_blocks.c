@@ -238,6 +238,7 @@ static void bad_sequences(struct world *w)
         BAD(lkv_seq_free, words[i], INVALID, pools[i], w->seq, 0);
         BAD(lkv_seq_query, words[i], INVALID, pools[i], w->seq, &o->seq_info);
         BAD(lkv_seq_table, words[i], INVALID, pools[i], w->seq, o->ids, 64, &o->num);
+        BAD(lkv_seq_common, words[i], INVALID, pools[i], &w->seq, 1, &o->num);
     }
     const lkv_seq handles[] = {0, UINT64_MAX, w->stale_seq};
     for (int i = 0; i < 3; i++) {
@@ -250,6 +251,7 @@ static void bad_sequences(struct world *w)
         BAD(lkv_seq_free, "", LKV_E_NOT_FOUND, w->pool, s, 0);
         BAD(lkv_seq_query, "", LKV_E_NOT_FOUND, w->pool, s, &o->seq_info);
         BAD(lkv_seq_table, "", LKV_E_NOT_FOUND, w->pool, s, o->ids, 64, &o->num);
+        BAD(lkv_seq_common, "", LKV_E_NOT_FOUND, w->pool, &s, 1, &o->num);
     }
     BAD(lkv_seq_append, "tokens is NULL", INVALID, w->pool, w->seq, NULL, 1, NULL);
     BAD(lkv_seq_append, "n is", INVALID, w->pool, w->seq, w->tokens, UINT64_MAX, NULL);
@@ -262,6 +264,9 @@ static void bad_sequences(struct world *w)
     BAD(lkv_seq_query, "NULL", INVALID, w->pool, w->seq, NULL);
     BAD(lkv_seq_table, "blocks", INVALID, w->pool, w->seq, NULL, 1, &o->num);
     BAD(lkv_seq_table, "num_blocks", INVALID, w->pool, w->seq, o->ids, 64, NULL);
+    BAD(lkv_seq_common, "seqs", INVALID, w->pool, NULL, 1, &o->num);
+    BAD(lkv_seq_common, "0 sequences", INVALID, w->pool, &w->seq, 0, &o->num);
+    BAD(lkv_seq_common, "num_blocks", INVALID, w->pool, &w->seq, 1, NULL);
 }
 
 static void bad_steps(struct world *w)
@@ -301,6 +306,7 @@ static void bad_leases(struct world *w)
 {
     struct outputs *o = &w->out;
     static const int32_t negative = -1, large = INT32_MAX;
+    static const lkv_key key = {"x", 0, UINT64_MAX, LKV_KEY_SALT, 1}, tag = {"x", 0, 1, 0, 1};
     lkv_pool *const pools[] = {NULL, w->dead_pool, w->engine};
     const char *const words[] = {"NULL", "released", "ENGINE"};
     for (int i = 0; i < 3; i++) {
@@ -309,6 +315,8 @@ static void bad_leases(struct world *w)
         BAD(lkv_lease_release, words[i], INVALID, pools[i], 1, 0);
         BAD(lkv_pool_evict, words[i], INVALID, pools[i], 1, &o->num);
         BAD(lkv_pool_reset, words[i], INVALID, pools[i], LKV_RESET_FORCE);
+        BAD(lkv_pool_drop, words[i], INVALID, pools[i], &key, &o->num);
+        BAD(lkv_pool_tick, words[i], INVALID, pools[i], 1);
     }
     BAD(lkv_lease_pin, "blocks is NULL", INVALID, w->pool, NULL, 1, &o->lease);
     BAD(lkv_lease_pin, "num_blocks", INVALID, w->pool, w->table, UINT64_MAX, &o->lease);
@@ -322,6 +330,9 @@ static void bad_leases(struct world *w)
     BAD(lkv_lease_release, "", LKV_E_NOT_FOUND, w->pool, 0, 0);
     BAD(lkv_lease_release, "", LKV_E_NOT_FOUND, w->pool, UINT64_MAX, 0);
     BAD(lkv_pool_evict, "evicted", INVALID, w->pool, 1, NULL);
+    BAD(lkv_pool_drop, "key is NULL", INVALID, w->pool, NULL, &o->num);
+    BAD(lkv_pool_drop, "tag is 0", INVALID, w->pool, &tag, &o->num);
+    BAD(lkv_pool_drop, "dropped", INVALID, w->pool, &key, NULL);
     BAD(lkv_pool_reset, "flags", INVALID, w->pool, 2);
     BAD(lkv_pool_reset, "", LKV_E_BUSY, w->pool, 0);
 }
