@@ -51,9 +51,11 @@ _is_valid.restype, _is_valid.argtypes = ctypes.c_int, (ctypes.py_object, ctypes.
 
 
 def _capsule(array: Any) -> Any:
-    """Without any synchronisation: the caller's stream orders the work (-1 in DLPack's words)."""
+    """Without any synchronisation: the caller's stream orders the work (-1 in DLPack's words; JAX
+    takes that for a stream's address, and orders nothing where it is given none)."""
     words: dict[str, Any] = {}
-    if array.__dlpack_device__()[0] in (CUDA, CUDA_MANAGED):
+    on_gpu = array.__dlpack_device__()[0] in (CUDA, CUDA_MANAGED)
+    if on_gpu and not type(array).__module__.startswith("jax"):
         words["stream"] = -1
     try:
         return array.__dlpack__(max_version=(1, 0), **words)

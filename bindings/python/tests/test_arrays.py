@@ -157,8 +157,9 @@ def test_torch(ctx, rng):
 
 
 def test_jax(ctx, rng):
-    jnp = pytest.importorskip("jax.numpy")
-    latent, rope = jnp.asarray(floats(rng, 4, 64)), jnp.asarray(floats(rng, 4, 16))
+    jax = pytest.importorskip("jax")
+    cpu, jnp = jax.devices("cpu")[0], pytest.importorskip("jax.numpy")
+    latent, rope = jax.device_put(floats(rng, 4, 64), cpu), jax.device_put(floats(rng, 4, 16), cpu)
     out, slots = np.zeros((4, 64), "f4"), np.arange(4, dtype=np.int64)
     round_trip(ctx, latent, rope, slots, out)
     assert np.array_equal(out, round_trip(ctx, np.asarray(latent), np.asarray(rope), slots,

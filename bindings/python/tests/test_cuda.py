@@ -94,12 +94,27 @@ def test_a_graph_replays_with_other_lengths(gpu, form):
         filled.compare(lengths)
 
 
+def test_jax_on_the_gpu(gpu, monkeypatch):
+    monkeypatch.setenv("XLA_PYTHON_CLIENT_PREALLOCATE", "false")
+    jax = pytest.importorskip("jax")
+    try:
+        device = jax.devices("gpu")[0]
+    except RuntimeError as failure:
+        pytest.skip(str(failure))
+    latent, rope = (jax.block_until_ready(jax.device_put(np.full((2, n), 0.5, np.float32), device))
+                    for n in (L, R))
+    filled, out = Filled(gpu, "bf16"), torch.zeros(2, L, device="cuda")
+    filled.pool.append(latent, rope, filled.slots[:2], stream=filled.stream)
+    filled.pool.gather(filled.slots[:2], out, stream=filled.stream)
+    assert (out == 0.5).all()
+
+
 def test_what_is_refused_before_the_gpu_sees_it(gpu):
     filled = Filled(gpu, "int8")
     with pytest.raises(latentkv.InvalidError, match="CUDA device 0"):
         filled.pool.append(filled.latent.cpu(), filled.rope, filled.slots)
     with pytest.raises(latentkv.InvalidError, match="num_tokens is missing"):
-        latentkv.Batch(filled.table, filled.lens, filled.lens)
+        latentkv.Batch(filled.table[:2], filled.lens[:2], filled.lens)
     with pytest.raises(latentkv.WorkspaceError, match="bytes of the GPU"):
         latentkv.Plan(filled.pool, num_heads=H, max_seqs=3, max_seq_len=640,
                       q_dtype="bfloat16").update(filled.batch())
