@@ -15,6 +15,74 @@ Test(cases, BM_43_the_last_token_always_runs)
     lkvi_manager_destroy(m);
 }
 
+/* May a loader write the tokens [begin, end) of the sequence? */
+static lkv_status load_rows(struct lkvi_manager *m, lkv_seq seq, uint64_t begin, uint64_t end)
+{
+    const uint32_t none = 0, rows = (uint32_t)(end - begin);
+    int64_t slots[8 * B];
+    lkv_step step = {.size = sizeof step,
+                     .num_seqs = 1,
+                     .seqs = &seq,
+                     .num_new = &none,
+                     .row_begin = &begin,
+                     .num_rows = &rows,
+                     .slots = slots,
+                     .slots_capacity = 8 * B};
+    lkv_status status = lkvi_manager_step(m, &step, NULL);
+    case_check(m);
+    return status;
+}
+
+/* Chunks of four blocks from outside, five blocks hit here: the chunk that overlaps must not be
+ * written whole. What is loaded is published once it is there. */
+Test(cases, BM_45_a_load_never_writes_shared_blocks)
+{
+    struct lkvi_manager *m = case_pool(32, B);
+    int32_t p[8 * B + 1];
+    case_tokens(p, 8 * B + 1, 0);
+    case_cache(m, p, 5 * B);
+    lkv_seq seq = case_admit(m, p, 8 * B + 1);
+    case_eq(load_rows(m, seq, 4 * B, 8 * B), LKV_E_INVALID);
+    case_eq(load_rows(m, seq, 5 * B - 1, 8 * B), LKV_E_INVALID);
+    case_eq(load_rows(m, seq, 5 * B, 8 * B), LKV_OK);
+    case_eq(case_match(m, p, 8 * B + 1), 5 * B); /* enqueued is not loaded */
+    case_commit(m, seq, 7 * B);
+    case_eq(case_match(m, p, 8 * B + 1), 7 * B);
+    case_commit(m, seq, 8 * B);
+    case_eq(case_match(m, p, 8 * B + 1), 8 * B);
+    case_eq(load_rows(m, seq, 7 * B, 8 * B), LKV_E_INVALID); /* published now */
+    lkvi_manager_destroy(m);
+}
+
+/* Two of three blocks arrive, then the source fails: the rest is computed in the same blocks, or
+ * the sequence ends; nobody ever hits what did not arrive. */
+Test(cases, BM_45_a_failed_load_leaves_nothing)
+{
+    for (int aborted = 0; aborted < 2; aborted++) {
+        struct lkvi_manager *m = case_pool(32, B);
+        int32_t p[8 * B + 1];
+        case_tokens(p, 8 * B + 1, 0);
+        case_cache(m, p, 5 * B);
+        lkv_seq seq = case_admit(m, p, 8 * B + 1);
+        case_eq(load_rows(m, seq, 5 * B, 8 * B), LKV_OK);
+        case_commit(m, seq, 7 * B);
+        if (aborted) {
+            case_eq(case_free(m, seq, 3), LKV_OK); /* the late write is behind the fence */
+            case_eq(case_stats(m).blocks_free, 32 - 9);
+            lkvi_manager_pass_fence(m, 3);
+            case_check(m);
+            case_eq(case_stats(m).blocks_idle, 7);
+            case_eq(case_match(m, p, 8 * B + 1), 7 * B);
+        } else {
+            case_eq(load_rows(m, seq, 7 * B, 8 * B + 1), LKV_OK); /* computed instead */
+            case_eq(case_match(m, p, 8 * B + 1), 7 * B);
+            case_commit(m, seq, 8 * B + 1);
+            case_eq(case_match(m, p, 8 * B + 1), 8 * B);
+        }
+        lkvi_manager_destroy(m);
+    }
+}
+
 Test(cases, BM_46_lengths_around_a_block)
 {
     static const uint64_t lengths[8] = {0, 1, B - 1, B, B + 1, 2 * B - 1, 2 * B, 2 * B + 1};
