@@ -57,17 +57,17 @@ uint32_t lkvi_codec_group(const struct lkvi_record *record)
 }
 
 void lkvi_decode_rows(const struct lkvi_store *store, uint32_t isa, const uint8_t *block,
-                      uint32_t begin, uint32_t count, float *latent, uint64_t latent_stride,
-                      float *rope, uint64_t rope_stride)
+                      uint32_t begin, uint32_t count, float *rows, uint64_t stride)
 {
     const struct lkvi_record *record = &store->record;
     const struct lkvi_codec *codec = lkvi_codec_get(record->format, isa);
     const struct lkvi_row_ops *ops = lkvi_row_ops_get(isa);
     for (uint32_t j = 0; j < count; j++) {
         const uint8_t *bytes = block + (uint64_t)(begin + j) * record->bytes;
-        if (latent)
-            codec->decode(record, bytes, latent + j * latent_stride);
-        if (rope)
-            ops->rope_decode(bytes + record->rope_offset, record->rope_dim, rope + j * rope_stride);
+        float *row = rows + j * stride;
+        codec->decode(record, bytes, row);
+        if (record->rope_dim)
+            ops->rope_decode(bytes + record->rope_offset, record->rope_dim,
+                             row + record->latent_dim);
     }
 }

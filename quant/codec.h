@@ -64,12 +64,10 @@ void lkvi_rope_turn(float *row, uint32_t n, const float *cos, const float *sin, 
 
 /* Tile decoder for attention: tokens [begin, begin + count) of the block at `block`
  * (= store->base + id * store->block_stride) to fp32 rows, latent in the stored basis (a rotated
- * pool's weights and queries carry the rotation). Row j goes to latent + j * latent_stride and
- * rope + j * rope_stride (strides in floats); either output may be NULL. Exactly the values that
- * lkv_gather gives with LKV_GATHER_STORED_BASIS. */
+ * pool's weights and queries carry the rotation). Row j is rows + j * stride floats: the latent,
+ * then the rope part. Exactly the values that lkv_gather gives with LKV_GATHER_STORED_BASIS. */
 void lkvi_decode_rows(const struct lkvi_store *store, uint32_t isa, const uint8_t *block,
-                      uint32_t begin, uint32_t count, float *latent, uint64_t latent_stride,
-                      float *rope, uint64_t rope_stride);
+                      uint32_t begin, uint32_t count, float *rows, uint64_t stride);
 
 #ifdef __cplusplus
 }

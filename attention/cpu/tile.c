@@ -123,8 +123,7 @@ static uint32_t load_run(const struct lkvi_attend_env *env, uint32_t seq, uint32
         return 0;
     }
     lkvi_decode_rows(store, env->ctx->isa, store->base + (uint64_t)id * store->block_stride,
-                     key % store->tokens_per_block, count, rows, dims,
-                     store->record.rope_dim ? rows + store->record.latent_dim : NULL, dims);
+                     key % store->tokens_per_block, count, rows, dims);
     return 1;
 }
 

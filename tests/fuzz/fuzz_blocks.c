@@ -4,7 +4,8 @@
 #include <stdint.h>
 #include <stdio.h>
 #include <stdlib.h>
-#include "tests/stress/blocks_ops.c" /* one target, one program: their only other user is the model */
+/* One target, one program: their only other user is the model. */
+#include "tests/stress/blocks_ops.c"
 #include "tests/stress/blocks_ops_seqs.c"
 
 enum { STEPS_MAX = 2000 };

@@ -223,9 +223,8 @@ static void heads(uint32_t H, uint32_t flags, uint32_t weights)
     for (uint32_t k = 0; k < T * H; k += 1 + T * H / 6) {
         uint32_t h = k % H, j = k / H;
         double x[N + R], wanted[V];
-        struct ref_context c =
-            ref_decompressed(latent, rope, LEN, L, R, uk.host + (uint64_t)h * N * L, N,
-                             uv.host + (uint64_t)h * V * L, V, rows);
+        struct ref_head head = {uk.host + (uint64_t)h * N * L, uv.host + (uint64_t)h * V * L, N, V};
+        struct ref_context c = ref_decompressed(latent, rope, LEN, L, R, &head, rows);
         for (uint32_t i = 0; i < N; i++)
             x[i] = q.host[(uint64_t)k * N + i];
         for (uint32_t i = 0; i < R; i++)

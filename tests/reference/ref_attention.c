@@ -36,19 +36,20 @@ struct ref_context ref_absorbed(const float *latent, const float *rope, uint64_t
 }
 
 struct ref_context ref_decompressed(const float *latent, const float *rope, uint64_t count,
-                                    uint32_t L, uint32_t R, const float *w_uk, uint32_t N,
-                                    const float *w_uv, uint32_t V, double *rows)
+                                    uint32_t L, uint32_t R, const struct ref_head *head,
+                                    double *rows)
 {
+    uint32_t N = head->N, V = head->V;
     uint64_t stride = N + R + V;
     double *c = malloc(L * sizeof *c);
     for (uint64_t t = 0; t < count; t++) {
         double *row = rows + t * stride;
         for (uint32_t i = 0; i < L; i++)
             c[i] = latent[t * L + i];
-        ref_value(c, w_uk, N, L, row);
+        ref_value(c, head->w_uk, N, L, row);
         for (uint32_t i = 0; i < R; i++)
             row[N + i] = rope[t * R + i];
-        ref_value(c, w_uv, V, L, row + N + R);
+        ref_value(c, head->w_uv, V, L, row + N + R);
     }
     free(c);
     return (struct ref_context){.count = count,

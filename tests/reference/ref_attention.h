@@ -24,10 +24,14 @@ struct ref_result {
  * 0). rows is the caller's [count, L + R] and must outlive the context. */
 struct ref_context ref_absorbed(const float *latent, const float *rope, uint64_t count, uint32_t L,
                                 uint32_t R, double *rows);
-/* The decompressed context of one head: w_uk [N, L], w_uv [V, L]; rows is [count, N + R + V]. */
+/* The decompressed context of one head; rows is [count, N + R + V]. */
+struct ref_head {
+    const float *w_uk, *w_uv; /* [N, L], [V, L] */
+    uint32_t N, V;
+};
 struct ref_context ref_decompressed(const float *latent, const float *rope, uint64_t count,
-                                    uint32_t L, uint32_t R, const float *w_uk, uint32_t N,
-                                    const float *w_uv, uint32_t V, double *rows);
+                                    uint32_t L, uint32_t R, const struct ref_head *head,
+                                    double *rows);
 
 /* One row over keys 0 .. visible - 1 (visible <= count; 0 or less: none): out [value_dim]. */
 struct ref_result ref_attend(const struct ref_context *context, int64_t visible, const double *q,

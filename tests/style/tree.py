@@ -39,4 +39,4 @@ def without_comments(text):
 
 
 def is_kernel(path):
-    return path.suffix in (".cu", ".cuh")
+    return path.suffix in (".cu", ".cuh") or path.parent.name in ("sm80", "sm90")
