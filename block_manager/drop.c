@@ -35,6 +35,8 @@ lkv_status lkvi_manager_drop(struct lkvi_manager *m, const lkv_key *key, uint64_
 {
     lkvi_lock(m);
     silence_sequences(m, key);
+    m->events.reason = LKV_REMOVED_DROPPED;
     *dropped = drop_blocks(m, key);
+    m->events.reason = 0;
     return lkvi_unlock(m, LKV_OK);
 }

@@ -533,8 +533,9 @@ LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
 enum { LKV_EVENT_STORED = 1, LKV_EVENT_REMOVED = 2, LKV_EVENT_CLEARED = 3 };
 enum { LKV_TIER_DEVICE = 0 };
 enum {
-    LKV_REMOVED_EVICTED = 1, /* idle, given up for room */
-    LKV_REMOVED_DETACHED = 2 /* in use, but its prefix had to go: it cannot be hit any more */
+    LKV_REMOVED_EVICTED = 1,  /* idle, given up for room */
+    LKV_REMOVED_DETACHED = 2, /* in use, but its prefix had to go: it cannot be hit any more */
+    LKV_REMOVED_DROPPED = 3   /* its namespace was dropped */
 };
 
 /* The prefix cache changed. digest names a cached block in every process: SHA-256(parent | u32

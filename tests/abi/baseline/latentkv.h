@@ -299,7 +299,7 @@ enum { LKV_RESET_FORCE = 1 };
 LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
 enum { LKV_EVENT_STORED = 1, LKV_EVENT_REMOVED = 2, LKV_EVENT_CLEARED = 3 };
 enum { LKV_TIER_DEVICE = 0 };
-enum { LKV_REMOVED_EVICTED = 1, LKV_REMOVED_DETACHED = 2 };
+enum { LKV_REMOVED_EVICTED = 1, LKV_REMOVED_DETACHED = 2, LKV_REMOVED_DROPPED = 3 };
 typedef struct lkv_event {
     uint64_t seq;
     uint32_t kind;

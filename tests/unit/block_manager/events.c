@@ -46,7 +46,7 @@ static void apply(struct view *v, const struct lkvi_manager *m, const lkv_event 
         v->num = 0;
     } else if (e->kind == LKV_EVENT_REMOVED) {
         cr_assert(at < v->num, "event %llu removes what is not there", (unsigned long long)e->seq);
-        cr_assert(e->reason == LKV_REMOVED_EVICTED || e->reason == LKV_REMOVED_DETACHED);
+        cr_assert(e->reason >= LKV_REMOVED_EVICTED && e->reason <= LKV_REMOVED_DROPPED);
         v->reasons[e->reason]++;
         memcpy(v->keys[at], v->keys[--v->num], 32);
     } else {
@@ -118,13 +118,15 @@ struct traffic {
     uint64_t lengths[12];
 };
 
+static const lkv_key adapter = {
+    .data = "adapter1", .end = UINT64_MAX, .tag = LKV_KEY_ADAPTER, .bytes = 8};
+
 static void start(struct traffic *t, int i)
 {
     int32_t tokens[LENGTH];
     uint64_t n = 1 + rng_below(&t->rng, LENGTH), fork = rng_below(&t->rng, LENGTH);
     const lkv_key keys[] = {
-        {.data = "adapter1", .end = UINT64_MAX, .tag = LKV_KEY_ADAPTER, .bytes = 8},
-        {.data = "image", .begin = 20, .end = 40, .tag = LKV_KEY_MULTIMODAL, .bytes = 5}};
+        adapter, {.data = "image", .begin = 20, .end = 40, .tag = LKV_KEY_MULTIMODAL, .bytes = 5}};
     for (uint64_t k = 0; k < LENGTH; k++)
         tokens[k] = (int32_t)(k < fork ? k : k + 1000 * rng_below(&t->rng, 2));
     lkv_prompt prompt = {.size = sizeof prompt,
@@ -150,6 +152,8 @@ static void act(struct traffic *t)
         lkvi_manager_settle_copies(t->m, waiting, 0);
         if (!rng_below(&t->rng, 60))
             lkvi_manager_reset(t->m, LKV_RESET_FORCE);
+        if (!rng_below(&t->rng, 20))
+            lkvi_manager_drop(t->m, &adapter, &evicted);
         break;
     case 2:
     case 3:
@@ -190,6 +194,7 @@ Test(events, replay_equals_the_index)
     }
     cr_assert_gt(reasons[LKV_REMOVED_EVICTED], 0);
     cr_assert_gt(reasons[LKV_REMOVED_DETACHED], 0);
+    cr_assert_gt(reasons[LKV_REMOVED_DROPPED], 0);
 }
 
 /* ---- readers */

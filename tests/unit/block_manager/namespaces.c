@@ -163,7 +163,7 @@ Test(namespaces, events_tell_of_each_block)
     case_eq(batch.num_events, 3);
     for (int i = 0; i < 3; i++) {
         case_eq(events[i].kind, LKV_EVENT_REMOVED);
-        case_eq(events[i].reason, i < 2 ? LKV_REMOVED_EVICTED : LKV_REMOVED_DETACHED);
+        case_eq(events[i].reason, LKV_REMOVED_DROPPED);
     }
     case_free(m, user, 0);
     lkvi_manager_destroy(m);
