@@ -11,6 +11,8 @@ import subprocess
 import sys
 import tempfile
 
+from run import documented  # its arguments are this script's
+
 LKV, SOURCE = sys.argv[1], sys.argv[2]
 SHARED = os.environ.get("LKV_SHARED") or os.path.join(SOURCE, "..", "shared")
 VOCAB, HIDDEN, MLP, LAYERS, HEADS, LATENT, ROPE, NOPE, VALUE, TOKENS = 48, 32, 40, 2, 3, 32, 16, 16, 8, 50
@@ -185,6 +187,7 @@ def test_small_model_against_float64():
         for fmt, wanted_bytes in SMALL_BYTES.items():
             tokens = write_tokens(folder, ids, fmt == "int8")
             result = run_json(folder, tokens, fmt, "--generate", "1")
+            assert set(result) == documented("ppl")[""], sorted(result)
             assert result["tokens"] == TOKENS - 1, result["tokens"]
             assert result["cache_bytes_per_token"] == wanted_bytes, result["cache_bytes_per_token"]
             kl[fmt] = result["mean_kl"]
