@@ -29,7 +29,7 @@ def attend(pool, seq, q, q_rope):
 
 def main():
     t, i, h = np.arange(TOKENS)[:, None], np.arange(LATENT), np.arange(HEADS)[:, None]
-    latent = ((t * 37 + i * 11) % 19 - 9).astype(np.float32) / 9  # an engine has these from its model
+    latent = ((t * 37 + i * 11) % 19 - 9).astype(np.float32) / 9  # an engine's come from its model
     q = ((h * 5 + i) % 7 - 3).astype(np.float32)[None] / 16
     rope, q_rope = np.zeros((TOKENS, ROPE), np.float32), np.zeros((1, HEADS, ROPE), np.float32)
     with latentkv.Context("cpu") as ctx:

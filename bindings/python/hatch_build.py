@@ -1,7 +1,7 @@
 """In: a CMake build folder, LATENTKV_BUILD (default ../../build/release). Out: a wheel that carries
 its liblatentkv.so.0, and liblatentkv_cuda.so where it was built, in latentkv/_lib.
 
-The wheel's tag: any Python 3, this machine's glibc and processor; there is no compiled extension."""
+The wheel's tag: any Python 3, this machine's glibc and processor; no compiled extension."""
 from __future__ import annotations
 
 import os
@@ -27,7 +27,10 @@ class LibraryHook(BuildHookInterface):  # type: ignore[type-arg]
                                     "set LATENTKV_BUILD to a build folder")
         for name in (CORE, CUDA):
             if (folder / name).exists():
-                build_data["force_include"][str((folder / name).resolve())] = f"latentkv/_lib/{name}"
+                source = str((folder / name).resolve())
+                build_data["force_include"][source] = f"latentkv/_lib/{name}"
+        build_data["force_include"][str(pathlib.Path(self.root, "..", "..", "LICENSE"))] = (
+            "latentkv/LICENSE")
         build_data["pure_python"] = False
         build_data["tag"] = f"py3-none-{_platform()}"
 

@@ -10,8 +10,8 @@
     plan.attend(q, q_rope, out, scale=scale)                  # attend over them
 
 Arrays are NumPy, PyTorch, CuPy, JAX or anything with DLPack, __array_interface__ or
-__cuda_array_interface__; they are never copied. Failures are exceptions with the library's sentence.
-The library itself is liblatentkv.so.0; latentkv.h is the reference for everything here."""
+__cuda_array_interface__; they are never copied. Failures are exceptions with the library's
+sentence. The library itself is liblatentkv.so.0; latentkv.h is its reference."""
 from ._errors import (BusyError, CublasError, CudaError, FileError, InternalError, InvalidError,
                       LatentKVError, NeverFitsError, NoBlocksError, NoHostSpaceError, NoMemoryError,
                       NotFoundError, StaleHitError, UnsupportedError, VersionError,
@@ -30,9 +30,9 @@ from .weights import Weights
 __version__ = "0.1.0"
 __all__ = [
     "Batch", "BusyError", "Context", "CublasError", "CudaError", "Event", "Events", "FileError",
-    "HostArray", "InternalError", "InvalidError", "Key", "LatentKVError", "Lease", "Model", "NeverFitsError",
-    "NoBlocksError", "NoHostSpaceError", "NoMemoryError", "NotFoundError", "Plan", "Plane", "Pool",
-    "PoolConfig", "Prompt", "Rope", "Sequence", "StaleHitError", "Step", "UnsupportedError",
+    "HostArray", "InternalError", "InvalidError", "Key", "LatentKVError", "Lease", "Model",
+    "NeverFitsError", "NoBlocksError", "NoHostSpaceError", "NoMemoryError", "NotFoundError", "Plan", "Plane",
+    "Pool", "PoolConfig", "Prompt", "Rope", "Sequence", "StaleHitError", "Step", "UnsupportedError",
     "VersionError", "View", "WaitPendingError", "Weights", "WorkspaceError", "as_dtype", "host",
     "library_path", "library_version", "view",
 ]

@@ -1,5 +1,5 @@
-"""In: arrays, streams and numbers as Python has them. Out: what the ABI takes, checked for what only
-this side can see: on which device an array is, whether it may be written, its element type."""
+"""In: arrays, streams and numbers as Python has them. Out: what the ABI takes, checked for what
+only this side can see: on which device an array is, whether it may be written, its element type."""
 from __future__ import annotations
 
 import ctypes
@@ -83,8 +83,9 @@ def device_array(what: str, array: ArrayLike | None, dtype: str, device: int,
     return Array(found.address or None, found.shape[0], found)
 
 
-_HOST: dict[str, Any] = {"int32": ctypes.c_int32, "uint32": ctypes.c_uint32, "int64": ctypes.c_int64,
-         "uint64": ctypes.c_uint64, "float32": ctypes.c_float, "float64": ctypes.c_double}
+_HOST: dict[str, Any] = {"int32": ctypes.c_int32, "uint32": ctypes.c_uint32,
+                         "int64": ctypes.c_int64, "uint64": ctypes.c_uint64,
+                         "float32": ctypes.c_float, "float64": ctypes.c_double}
 
 
 def host_array(what: str, values: ArrayLike | Sequence[Any] | None, dtype: str) -> Array:

@@ -297,7 +297,7 @@ class Pool(_handle.Object):
         fills the arrays that append and attend take. Row i runs positions [row_begin[i],
         row_begin[i] + num_rows[i]) of seqs[i]; row_begin None: its length before the append;
         num_rows None: num_new; tokens None: room is reserved. None in seqs is a padding row.
-        into: a Step to use again; tail: only its table entries that may have changed are written."""
+        into: a Step to use again; tail: only table entries that may have changed are written."""
         given: Any = list(seqs) if not hasattr(seqs, "__dlpack__") else seqs
         if into is None:
             rows = num_rows if num_rows is not None else num_new
@@ -312,7 +312,7 @@ class Pool(_handle.Object):
         return max((seq.info.num_blocks for seq in live), default=0) + 8
 
     def apply_copies(self, fence: int = 0, *, stream: Any = None) -> None:
-        """Does the block copies that admission and copy on write ask for. Before the step's append."""
+        """Does the block copies that admission and copy on write ask for, before the append."""
         call.lkv_pool_apply_copies(self.handle, fence, stream_of(stream))
 
     def take_copies(self, fence: int = 0) -> list[tuple[int, int]]:

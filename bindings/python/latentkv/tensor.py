@@ -1,5 +1,5 @@
-"""In: an array of any library (DLPack, __cuda_array_interface__, __array_interface__). Out: a View of
-the same memory: address, dtype, shape, strides, device. Nothing is copied, ever.
+"""In: an array of any library (DLPack, __cuda_array_interface__, __array_interface__). Out: a View
+of the same memory: address, dtype, shape, strides, device. Nothing is copied, ever.
 
 A View keeps its array alive. On a GPU the array must also outlive the work on the stream, as with
 any kernel: allocators that follow the stream (PyTorch, CuPy) see to that."""

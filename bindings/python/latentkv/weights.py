@@ -37,7 +37,7 @@ class Weights(_handle.Object):
 
     def project_q(self, q_nope: ArrayLike, q_latent: ArrayLike, *,
                   workspace: ArrayLike | None = None, stream: Any = None) -> None:
-        """q_latent [T, H, L] = q_nope [T, H, nope] . W_UK. On a GPU the workspace is the caller's."""
+        """q_latent [T, H, L] = q_nope [T, H, nope] . W_UK. On a GPU with the caller's workspace."""
         self._project(call.lkv_project_q, ("q_nope", q_nope), ("q_latent", q_latent), workspace,
                       stream)
 

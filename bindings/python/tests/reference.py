@@ -24,7 +24,9 @@ def rope(x, positions, theta, style):
     half = x.shape[-1] // 2
     angle = positions[:, None].astype(np.float64) * theta ** (-np.arange(half) / half)
     angle = angle.reshape(angle.shape[:1] + (1,) * (x.ndim - 2) + angle.shape[1:])
-    a, b = (x[..., 0::2], x[..., 1::2]) if style == "interleaved" else (x[..., :half], x[..., half:])
+    a, b = x[..., :half], x[..., half:]
+    if style == "interleaved":
+        a, b = x[..., 0::2], x[..., 1::2]
     turned = a * np.cos(angle) - b * np.sin(angle), b * np.cos(angle) + a * np.sin(angle)
     out = np.empty_like(x)
     if style == "interleaved":

@@ -1,4 +1,4 @@
-"""The declarations in _abi.py are those of the header: generated again, and asked of a C compiler."""
+"""The declarations in _abi.py are those of the header: generated again, and a C compiler asked."""
 from __future__ import annotations
 
 import ctypes

@@ -35,7 +35,8 @@ def test_strided_rows(ctx, rng):
     wide, slots = floats(rng, 8, 96), np.arange(8, dtype=np.int64)
     out = np.zeros((8, 128), "f4")
     round_trip(ctx, wide[:, :64], wide[:, 64:80], slots, out[:, 32:96])
-    packed = round_trip(ctx, wide[:, :64].copy(), wide[:, 64:80].copy(), slots, np.zeros((8, 64), "f4"))
+    packed = round_trip(ctx, wide[:, :64].copy(), wide[:, 64:80].copy(), slots,
+                        np.zeros((8, 64), "f4"))
     assert np.array_equal(out[:, 32:96], packed) and not out[:, :32].any() and not out[:, 96:].any()
 
 

@@ -22,8 +22,8 @@ def elementwise_bound(form, x):
     if form == "bf16":
         return np.abs(x) * 2.0 ** -8
     if form == "fp8":
-        scale = np.repeat(np.abs(x.reshape(-1, L // 128, 128)).max(-1), 128, -1).reshape(x.shape) / 448
-        return np.abs(x) * 2.0 ** -4 + scale * 2.0 ** -10
+        amax = np.repeat(np.abs(x.reshape(-1, L // 128, 128)).max(-1), 128, -1).reshape(x.shape)
+        return np.abs(x) * 2.0 ** -4 + amax / 448 * 2.0 ** -10
     if form == "int8":
         return np.broadcast_to(0.52 * (x.max(-1) - x.min(-1))[:, None] / 255, x.shape)
     amax = np.repeat(np.abs(x.reshape(-1, L // 16, 16)).max(-1), 16, -1).reshape(x.shape)
@@ -86,7 +86,7 @@ def test_attend_over_ragged_sequences(ctx, rng, form):
 
 
 def test_attend_in_a_rotated_pool(ctx, rng):
-    """Latents come in unrotated and are stored rotated: queries are rotated, outputs rotated back."""
+    """Latents are stored rotated: queries are rotated, outputs rotated back."""
     pool = pool_of(ctx, "int8", rotate=True)
     seq = pool.admit(range(90))
     step = pool.step([seq], num_rows=[90], row_begin=[0])
@@ -160,7 +160,8 @@ def test_two_halves_merge_into_the_whole(ctx, rng):
                                    np.array([64 * len(table)], np.int32)))
         plan.attend(q, q_rope, out, scale=SCALE, lse=lse, entropy=entropy)
 
-    outs, lses, ents = np.empty((2, 1, H, L), "f4"), np.empty((2, 1, H), "f4"), np.empty((2, 1, H), "f4")
+    outs = np.empty((2, 1, H, L), "f4")
+    lses, ents = np.empty((2, 1, H), "f4"), np.empty((2, 1, H), "f4")
     for part in range(2):
         over([part], outs[part], lses[part], ents[part])
     whole, lse, entropy = np.empty((1, H, L), "f4"), np.empty((1, H), "f4"), np.empty((1, H), "f4")

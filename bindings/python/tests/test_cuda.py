@@ -63,7 +63,8 @@ class Filled:
         q, q_rope = self.q.float().cpu().numpy(), self.q_rope.float().cpu().numpy()
         first = np.cumsum([0] + LENGTHS)
         for i, n in enumerate(lengths):
-            out, lse, _ = reference.attend(q[i], q_rope[i], keys[first[i]:], rope[first[i]:], n, SCALE)
+            out, lse, _ = reference.attend(q[i], q_rope[i], keys[first[i]:], rope[first[i]:], n,
+                                           SCALE)
             same(self.out[i].float().cpu().numpy(), out, 3e-3, f"out of {i}")
             np.testing.assert_allclose(self.lse[i].cpu().numpy(), lse, rtol=0, atol=3e-3)
 

@@ -1,4 +1,4 @@
-"""Threads on one pool, each with its own plan: the same bits as alone; errors stay in their thread."""
+"""Threads on one pool, each with its own plan: the same bits; errors stay in their thread."""
 from __future__ import annotations
 
 import threading
