@@ -31,8 +31,8 @@ __version__ = "0.1.0"
 __all__ = [
     "Batch", "BusyError", "Context", "CublasError", "CudaError", "Event", "Events", "FileError",
     "HostArray", "InternalError", "InvalidError", "Key", "LatentKVError", "Lease", "Model",
-    "NeverFitsError", "NoBlocksError", "NoHostSpaceError", "NoMemoryError", "NotFoundError", "Plan", "Plane",
-    "Pool", "PoolConfig", "Prompt", "Rope", "Sequence", "StaleHitError", "Step", "UnsupportedError",
+    "NeverFitsError", "NoBlocksError", "NoHostSpaceError", "NoMemoryError", "NotFoundError", "Plan",
+    "Plane", "Pool", "PoolConfig", "Prompt", "Rope", "Sequence", "StaleHitError", "Step", "UnsupportedError",
     "VersionError", "View", "WaitPendingError", "Weights", "WorkspaceError", "as_dtype", "host",
     "library_path", "library_version", "view",
 ]

@@ -41,7 +41,8 @@ class Versioned(ctypes.Structure):
     flags: int
     tensor: Tensor
     _fields_ = [("major", ctypes.c_uint32), ("minor", ctypes.c_uint32),
-                ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p), ("flags", ctypes.c_uint64),
+                ("context", ctypes.c_void_p), ("deleter", ctypes.c_void_p),
+                ("flags", ctypes.c_uint64),
                 ("tensor", Tensor)]
 
 
