@@ -32,7 +32,8 @@ __all__ = [
     "Batch", "BusyError", "Context", "CublasError", "CudaError", "Event", "Events", "FileError",
     "HostArray", "InternalError", "InvalidError", "Key", "LatentKVError", "Lease", "Model",
     "NeverFitsError", "NoBlocksError", "NoHostSpaceError", "NoMemoryError", "NotFoundError", "Plan",
-    "Plane", "Pool", "PoolConfig", "Prompt", "Rope", "Sequence", "StaleHitError", "Step", "UnsupportedError",
+    "Plane", "Pool", "PoolConfig", "Prompt", "Rope", "Sequence", "StaleHitError", "Step",
+    "UnsupportedError",
     "VersionError", "View", "WaitPendingError", "Weights", "WorkspaceError", "as_dtype", "host",
     "library_path", "library_version", "view",
 ]
