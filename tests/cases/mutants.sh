@@ -73,5 +73,12 @@ plant "copy source not held" grow.c \
     'lkvi_copies_add(m, from, to);' 'lkvi_copies_add(m, from, to); lkvi_drop(m, from, 0);'
 plant "newest evicted first" lru.c \
     'put(lru, cold, lru->tail++, b);' 'put(lru, cold, --lru->head, b);'
+plant "highest priority first" order.c \
+    'used[0] ? __builtin_ctzll(used[0]) : 64 + __builtin_ctzll(used[1])' \
+    'used[1] ? 127 - __builtin_clzll(used[1]) : 63 - __builtin_clzll(used[0])'
+plant "a dropped namespace publishes again" drop.c \
+    'm->seqs[i].no_publish = 1;' ';'
+plant "watermark ignored" admit.c \
+    'needed + plan->promise + plan->spare' 'needed + plan->promise'
 [ $survivors -eq 0 ] && echo "every mutant that was planted was killed"
 exit $survivors

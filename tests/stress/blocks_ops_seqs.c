@@ -88,8 +88,8 @@ const char *op_admit(struct ops *o)
     args.room_tokens = draw(o, 4) ? 0 : t->n + draw(o, 40);
     uint64_t room = args.room_tokens > t->n ? args.room_tokens : t->n;
     args.max_tokens = draw(o, 2) ? 0 : room + draw(o, 60) + 1;
-    args.priority = draw(o, 3) ? 0 : draw(o, 4);
-    args.priority_until = draw(o, 2) ? 0 : o->tick + draw(o, 100) * (draw(o, 2) ? 1 : 77);
+    args.priority = draw(o, 2) ? 1 + draw(o, 3) : 0;
+    args.priority_until = draw(o, 4) ? o->tick + 1 + draw(o, 40) * (draw(o, 2) ? 1 : 9) : 0;
     args.watermark_blocks = draw(o, 3) ? 0 : draw(o, 12);
     args.flags = args.max_tokens && draw(o, 2) ? LKV_ADMIT_WHOLE : 0;
     seen.status = lkvi_seq_admit(o->m, &prompt, &args, &result, &seq);
