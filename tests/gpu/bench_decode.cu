@@ -512,7 +512,13 @@ const shape kChecks[] = {
     {"one head", 1, 4, 300, 1, 32, 0, false, false, false},
     {"32 heads", 32, 10, 0, 1, 64, 0, false, false, true},
     {"64 heads", 64, 10, 0, 1, 64, 0, false, false, true},
+    {"48 rows of 3 queries", 16, 20, 0, 3, 64, 0, false, false, true},
+    {"64 heads, mtp", 64, 20, 0, 4, 64, 0, false, false, true},
+    {"64 heads, bad ids", 64, 10, 0, 2, 16, 0, true, true, true},
+    {"64 heads, invariant", 64, 20, 0, 1, 128, LKV_PLAN_BATCH_INVARIANT, false, false, true},
+    {"128 heads", 128, 10, 0, 1, 32, 0, false, false, true},
     {"64K", 16, 2, 65536, 1, 64, 0, false, false, false},
+    {"64 heads, 64K", 64, 2, 65536, 1, 64, 0, false, false, false},
 };
 const shape kTimes[] = {
     {"", 16, 1, 1024, 1, 64, 0, false, false, false},

@@ -10,6 +10,7 @@ namespace lkvi
 
 constexpr int kLatent = 512, kRope = 64;
 constexpr int kRows = 16;     /* (token, head) rows a CTA: the N of every product */
+constexpr int kWideRows = 64; /* of the wide kernel's CTA */
 constexpr int kTile = 64;     /* KV tokens a step: the M of the score product */
 constexpr int kThreads = 128; /* one warpgroup */
 constexpr int kCtasPerSm = 2;

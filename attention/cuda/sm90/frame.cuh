@@ -189,7 +189,7 @@ __device__ __forceinline__ void softmax_start(softmax_state &x)
 
 /* Scores of keys that a row does not see become kHidden; a token without a record gets scale 0, so
  * that whatever its bytes are nothing of it reaches the sums. Adds the bias. */
-__device__ __forceinline__ void mask_scores(const decode_args &a, const row_state &rows,
+__device__ __forceinline__ void mask_scores(const decode_args &a, const int *limit,
                                             float (&s)[8], float2 &z0, float2 &z1, int seq,
                                             int length, int token, int token_in_tile,
                                             uint32_t hidden, int c)
@@ -210,7 +210,7 @@ __device__ __forceinline__ void mask_scores(const decode_args &a, const row_stat
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             int e = 4 * (i >> 1) + 2 * half + (i & 1);
-            bool seen = !gone && at < rows.limit[element_row(e, c)];
+            bool seen = !gone && at < limit[element_row(e, c)];
             s[e] = seen ? fmaxf(s[e] + bias, kHidden) : kHidden;
         }
     }

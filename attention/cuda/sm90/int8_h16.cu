@@ -281,7 +281,8 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
                 v[e] = fmaf(z.x * scale[i], fmaf(-z.y, q_sum[i], dot), rope[e] * a.scale_log2);
             }
             if (token + kTile > least || hidden || a.bias)
-                mask_scores(a, sm.rows, v, z0, z1, s.index, s.length, token + row, row, hidden, c);
+                mask_scores(a, sm.rows.limit, v, z0, z1, s.index, s.length, token + row, row,
+                            hidden, c);
             const uint32_t p_at = shared_address(sm.p[stage]);
             bool mine = outgrown(v, z0.x, z1.x, x);
             store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);

@@ -285,8 +285,8 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_m
                 v[e] = fmaf((e & 2 ? z1.x : z0.x) * scale[2 * (e >> 2) + (e & 1)], dot[e],
                             rope[e] * a.scale_log2);
             if (token + kTile > least || was_hidden || a.bias)
-                mask_scores(a, sm.rows, v, z0, z1, s.index, s.length, token + row, row, was_hidden,
-                            c);
+                mask_scores(a, sm.rows.limit, v, z0, z1, s.index, s.length, token + row, row,
+                            was_hidden, c);
             const uint32_t p_at = shared_address(sm.p);
             bool mine = outgrown(v, z0.x, z1.x, x);
             store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);

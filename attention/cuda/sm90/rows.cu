@@ -22,6 +22,13 @@ static uint32_t ceil_div(uint32_t a, uint32_t b)
     return (a + b - 1) / b;
 }
 
+/* The 16-row kernels run two CTAs an SM, the 64-row one fills it. */
+static uint32_t resident_ranges(uint32_t rows, uint32_t row_tiles,
+                                const struct lkvi_cuda_launch *launch)
+{
+    return (rows == kRows ? kCtasPerSm : 1) * launch->num_sms / row_tiles;
+}
+
 void lkvi_sm90_shape(struct lkvi_split_shape *shape, const struct lkvi_plan_params *plan,
                      const struct lkvi_cuda_launch *launch, uint32_t rows)
 {
@@ -31,7 +38,7 @@ void lkvi_sm90_shape(struct lkvi_split_shape *shape, const struct lkvi_plan_para
     shape->rows = rows;
     shape->row_tiles = ceil_div(plan->max_q_len * plan->num_heads, rows);
     shape->chunk_tiles = 0;
-    shape->num_ranges = kCtasPerSm * launch->num_sms / shape->row_tiles;
+    shape->num_ranges = resident_ranges(rows, shape->row_tiles, launch);
     if (plan->flags & LKV_PLAN_BATCH_INVARIANT) {
         shape->chunk_tiles = ceil_div(tiles, LKVI_CHUNKS_MAX);
         shape->num_ranges = plan->max_seqs * ceil_div(tiles, shape->chunk_tiles);
@@ -43,7 +50,7 @@ void lkvi_sm90_job_make(struct lkvi_sm90_job *job, const struct lkvi_attend_para
 {
     lkvi_sm90_shape(&job->shape, &p->plan, launch, rows);
     lkvi_split_place(&job->shape, p->workspace, &job->split);
-    uint32_t resident = kCtasPerSm * launch->num_sms / job->shape.row_tiles;
+    uint32_t resident = resident_ranges(rows, job->shape.row_tiles, launch);
     uint32_t ranges = job->shape.num_ranges < resident ? job->shape.num_ranges : resident;
     job->grid = ranges * job->shape.row_tiles;
 }
@@ -70,33 +77,70 @@ lkv_status lkvi_sm90_map(CUtensorMap *map, const struct lkvi_attend_params *p,
     return LKV_OK;
 }
 
-static int supported16(const struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch)
+static int supported(const struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch)
 {
     return launch->encode_tiled && plan->record.latent_dim == kLatent &&
-           plan->record.rope_dim == kRope &&
-           plan->max_q_len * plan->num_heads <= kRows * kRowTilesMax;
+           plan->record.rope_dim == kRope;
+}
+
+static int supported16(const struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch)
+{
+    return supported(plan, launch) && plan->max_q_len * plan->num_heads <= kRows * kRowTilesMax;
+}
+
+static int supported64(const struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch)
+{
+    uint32_t rows = plan->max_q_len * plan->num_heads;
+    return supported(plan, launch) && rows > kRows && rows <= kWideRows * kRowTilesMax;
+}
+
+static uint64_t scratch(struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch,
+                        uint32_t rows)
+{
+    struct lkvi_split_shape shape;
+    struct lkvi_split split;
+    lkvi_sm90_shape(&shape, plan, launch, rows);
+    plan->num_splits_max = shape.num_ranges;
+    return lkvi_split_place(&shape, nullptr, &split);
 }
 
 static uint64_t scratch16(struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch)
 {
+    return scratch(plan, launch, kRows);
+}
+
+static uint64_t scratch64(struct lkvi_plan_params *plan, const struct lkvi_cuda_launch *launch)
+{
+    return scratch(plan, launch, kWideRows);
+}
+
+static lkv_status update(const struct lkvi_plan_params *plan, const struct lkvi_batch_view *batch,
+                         void *workspace, const struct lkvi_cuda_launch *launch,
+                         cudaStream_t stream, uint32_t rows)
+{
     struct lkvi_split_shape shape;
-    struct lkvi_split split;
-    lkvi_sm90_shape(&shape, plan, launch, kRows);
-    plan->num_splits_max = shape.num_ranges;
-    return lkvi_split_place(&shape, nullptr, &split);
+    lkvi_sm90_shape(&shape, plan, launch, rows);
+    cudaError_t error = lkvi_cuda_split(&shape, batch, plan->tokens_per_block, workspace, stream);
+    return error == cudaSuccess ? LKV_OK : lkvi_sm90_error(launch, error, "split");
 }
 
 static lkv_status update16(const struct lkvi_plan_params *plan, const struct lkvi_batch_view *batch,
                            void *workspace, const struct lkvi_cuda_launch *launch,
                            cudaStream_t stream)
 {
-    struct lkvi_split_shape shape;
-    lkvi_sm90_shape(&shape, plan, launch, kRows);
-    cudaError_t error = lkvi_cuda_split(&shape, batch, plan->tokens_per_block, workspace, stream);
-    return error == cudaSuccess ? LKV_OK : lkvi_sm90_error(launch, error, "split");
+    return update(plan, batch, workspace, launch, stream, kRows);
+}
+
+static lkv_status update64(const struct lkvi_plan_params *plan, const struct lkvi_batch_view *batch,
+                           void *workspace, const struct lkvi_cuda_launch *launch,
+                           cudaStream_t stream)
+{
+    return update(plan, batch, workspace, launch, stream, kWideRows);
 }
 
 extern "C" const struct lkvi_cuda_kernel lkvi_sm90_kernels[] = {
+    {"decode_int8_h64_sm90", 90, 90, LKV_FORMAT_INT8, 1, 512, supported64, scratch64, update64,
+     lkvi_decode_int8_h64_sm90},
     {"decode_int8_h16_sm90", 90, 90, LKV_FORMAT_INT8, 1, 128, supported16, scratch16, update16,
      lkvi_decode_int8_h16_sm90},
     {"decode_nvfp4_h16_sm90", 90, 90, LKV_FORMAT_NVFP4, 1, 128, supported16, scratch16, update16,
