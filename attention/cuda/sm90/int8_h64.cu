@@ -404,8 +404,8 @@ __device__ __forceinline__ void wide_tile(const decode_args &a, wide_smem &sm, c
                                           softmax_state (&x)[2], float (&o)[128], int n, int token,
                                           int least, int group, int warp, int lane)
 {
+    asm volatile("" : "+r"(lane), "+r"(warp)); /* addresses made anew each tile: kept, they would spill */
     const int stage = n & 1, g = lane / 4, c = lane % 4, row = 16 * warp + g;
-    x[1].reference = x[0].reference; /* one register, not two, from tile to tile */
     mbarrier_wait(shared_address(&sm.full[stage]), (n >> 1) & 1);
     int latent[32];
     float rope[16];
@@ -472,7 +472,7 @@ __device__ __forceinline__ void wide_tile(const decode_args &a, wide_smem &sm, c
 __device__ __forceinline__ void consume_range(const decode_args &a, wide_smem &sm, int range,
                                               int &count)
 {
-    const int group = uniform(threadIdx.x / 128), warp = uniform(threadIdx.x / 32 % 4),
+    const int group = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4,
               lane = threadIdx.x % 32;
     const int4 r = *(const int4 *)(a.split.ranges + range);
     int tile = uniform(r.x), next_seq = r.z;
