@@ -94,7 +94,8 @@ __device__ __forceinline__ void fetch(const decode_args &a, const int8_maps &map
     feed_next(a, f, lane);
 }
 
-/* Four dims to two fp16 pairs: a byte with its sign turned is the low mantissa byte of 1152 + it. */
+/* Four dims to two fp16 pairs: a byte with its sign turned is the low mantissa byte of 1152 + it.
+ */
 __device__ __forceinline__ void widen4(uint32_t x, uint32_t &d0, uint32_t &d1)
 {
     constexpr uint32_t lift = 0x64806480u, top = 0x64646464u;
@@ -404,7 +405,7 @@ __device__ __forceinline__ void wide_tile(const decode_args &a, wide_smem &sm, c
                                           softmax_state (&x)[2], float (&o)[128], int n, int token,
                                           int least, int group, int warp, int lane)
 {
-    asm volatile("" : "+r"(lane), "+r"(warp)); /* addresses made anew each tile: kept, they would spill */
+    asm volatile("" : "+r"(lane), "+r"(warp)); /* addresses made anew: kept, they spill */
     const int stage = n & 1, g = lane / 4, c = lane % 4, row = 16 * warp + g;
     mbarrier_wait(shared_address(&sm.full[stage]), (n >> 1) & 1);
     int latent[32];
