@@ -1,7 +1,8 @@
 /* In: the caller's keys of a prompt. Out: key sets, numbers that are equal when the keys are.
  * Serialised form of one key: tag u8, length u32 LE, bytes; a key that does not span the whole
  * prompt puts its place relative to the block (begin i64, end u64 cut at the block) before its
- * bytes, so the same image one token later is another identity. */
+ * bytes, so the same image one token later is another identity, and sets bit 31 of the length, so
+ * no whole key whose bytes look like a place is taken for it. */
 #include "block_manager/keys.h"
 
 #include <string.h>
@@ -11,6 +12,7 @@
 #include <xxhash.h>
 
 enum { KEY_BYTES_MAX = 65535, PLACE_BYTES = 16, HEAD_BYTES = 5, NUM_KEYS_MAX = 65536 };
+static const uint32_t HAS_PLACE = 1u << 31; /* in a serialised length, which counts the place */
 
 static int is_whole(uint64_t begin, uint64_t end)
 {
@@ -125,11 +127,11 @@ static uint8_t *put_key(uint8_t *p, const struct lkvi_keys *keys, const struct l
                         uint64_t begin, uint32_t num_tokens)
 {
     int whole = is_whole(span->begin, span->end);
-    uint32_t bytes = span->bytes + (whole ? 0 : PLACE_BYTES);
+    uint32_t length = whole ? span->bytes : (span->bytes + PLACE_BYTES) | HAS_PLACE;
     uint64_t place[2] = {span->begin - begin,
                          span->end - begin < num_tokens ? span->end - begin : num_tokens};
     *p++ = (uint8_t)span->tag;
-    memcpy(p, &bytes, 4);
+    memcpy(p, &length, 4);
     p += 4;
     if (!whole) {
         memcpy(p, place, PLACE_BYTES);
@@ -272,6 +274,23 @@ lkv_status lkvi_keyset_intern(struct lkvi_keysets *sets, const struct lkvi_keys 
     return intern_scratch(sets, bytes, out);
 }
 
+int lkvi_keyset_well_formed(const uint8_t *data, uint32_t bytes)
+{
+    while (bytes) {
+        uint32_t length;
+        if (bytes < HEAD_BYTES || !data[0])
+            return 0;
+        memcpy(&length, data + 1, sizeof length);
+        const uint32_t place = length & HAS_PLACE ? PLACE_BYTES : 0;
+        length &= ~HAS_PLACE;
+        if (length < place || length > bytes - HEAD_BYTES)
+            return 0;
+        data += HEAD_BYTES + length;
+        bytes -= HEAD_BYTES + length;
+    }
+    return 1;
+}
+
 lkv_status lkvi_keyset_intern_bytes(struct lkvi_keysets *sets, const uint8_t *data, uint32_t bytes,
                                     uint32_t *out)
 {
@@ -281,24 +300,23 @@ lkv_status lkvi_keyset_intern_bytes(struct lkvi_keysets *sets, const uint8_t *da
     return intern_scratch(sets, bytes, out);
 }
 
-/* A span's bytes stand behind its place. */
-static int key_is(const uint8_t *data, uint32_t bytes, const lkv_key *key)
+/* data: what follows the tag and the length. */
+static int key_is(const uint8_t *data, uint32_t length, const lkv_key *key)
 {
-    if (bytes == key->bytes && (!bytes || !memcmp(data, key->data, bytes)))
-        return 1;
-    return key->tag > LKV_KEY_SALT && bytes == key->bytes + PLACE_BYTES &&
-           (!key->bytes || !memcmp(data + PLACE_BYTES, key->data, key->bytes));
+    const uint32_t place = length & HAS_PLACE ? PLACE_BYTES : 0;
+    return (length & ~HAS_PLACE) == key->bytes + place &&
+           (!key->bytes || !memcmp(data + place, key->data, key->bytes));
 }
 
 int lkvi_keyset_has(const struct lkvi_keysets *sets, uint32_t set, const lkv_key *key)
 {
     const uint8_t *p = sets->sets[set].data, *end = p + sets->sets[set].bytes;
     while (p < end) {
-        uint32_t bytes;
-        memcpy(&bytes, p + 1, sizeof bytes);
-        if (*p == key->tag && key_is(p + HEAD_BYTES, bytes, key))
+        uint32_t length;
+        memcpy(&length, p + 1, sizeof length);
+        if (*p == key->tag && key_is(p + HEAD_BYTES, length, key))
             return 1;
-        p += HEAD_BYTES + (uint64_t)bytes;
+        p += HEAD_BYTES + (uint64_t)(length & ~HAS_PLACE);
     }
     return 0;
 }

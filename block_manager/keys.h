@@ -57,6 +57,8 @@ lkv_status lkvi_keyset_find(struct lkvi_keysets *sets, const struct lkvi_keys *k
 /* The same, made if it is new, with one reference for the caller. */
 lkv_status lkvi_keyset_intern(struct lkvi_keysets *sets, const struct lkvi_keys *keys,
                               uint64_t begin, uint32_t num_tokens, uint32_t *out);
+/* Is this the serialised form of some key set? For bytes that come from a file. */
+int lkvi_keyset_well_formed(const uint8_t *data, uint32_t bytes);
 /* The same from the serialised form of a snapshot. */
 lkv_status lkvi_keyset_intern_bytes(struct lkvi_keysets *sets, const uint8_t *data, uint32_t bytes,
                                     uint32_t *out);

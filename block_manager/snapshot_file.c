@@ -181,21 +181,6 @@ lkv_status lkvi_snapshot_head_check(const struct lkvi_snapshot_head *head,
     return LKV_OK;
 }
 
-int lkvi_snapshot_keys_whole(const uint8_t *keys, uint32_t bytes)
-{
-    uint32_t length;
-    while (bytes) {
-        if (bytes < 5 || !keys[0])
-            return 0;
-        memcpy(&length, keys + 1, sizeof length);
-        if (length > bytes - 5)
-            return 0;
-        keys += 5 + length;
-        bytes -= 5 + length;
-    }
-    return 1;
-}
-
 /* ---- whole reads and writes */
 
 lkv_status lkvi_file_write(int fd, const void *data, uint64_t bytes, uint64_t at)

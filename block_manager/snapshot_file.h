@@ -70,8 +70,6 @@ void lkvi_seal_record(const void *record, uint64_t bytes, const struct lkvi_secr
 lkv_status lkvi_snapshot_head_check(const struct lkvi_snapshot_head *head,
                                     const struct lkvi_snapshot_head *own,
                                     const struct lkvi_secret *secret, uint64_t file_bytes);
-/* The keys of a block are whole: u8 tag, u32 length, bytes each. */
-int lkvi_snapshot_keys_whole(const uint8_t *keys, uint32_t bytes);
 uint64_t lkvi_snapshot_record_bytes(const struct lkvi_snapshot_head *head, uint64_t keys_bytes);
 
 lkv_status lkvi_file_write(int fd, const void *data, uint64_t bytes, uint64_t at);

@@ -85,7 +85,7 @@ static lkv_status check_record(struct load *v, const struct lkvi_snapshot_record
         return broken(v, "its seal does not match");
     if (record->parent > v->num)
         return broken(v, "its parent stands behind it");
-    if (!lkvi_snapshot_keys_whole(keys, record->keys_bytes))
+    if (!lkvi_keyset_well_formed(keys, record->keys_bytes))
         return broken(v, "its keys are not whole");
     if (record->parent)
         parent = v->digests + (record->parent - (uint64_t)1) * LKVI_DIGEST_BYTES;

@@ -541,7 +541,8 @@ enum {
 /* The prefix cache changed. digest names a cached block in every process: SHA-256(parent | u32
  * token count | tokens as u32 | keys), little endian; parent of a first block: the pool's identity.
  * keys: u8 tag, u32 length, bytes each; a key that does not span the whole prompt begins with its
- * place in the block, i64 begin and u64 end. Frozen. */
+ * place in the block, i64 begin and u64 end, counted in length, whose bit 31 is then set. Frozen.
+ */
 typedef struct lkv_event {
     uint64_t seq;              /* 1, 2, ... */
     uint32_t kind;             /* LKV_EVENT_* */

@@ -137,6 +137,25 @@ Test(cases, BM_06_dropping_one_namespace_evicts_its_idle_blocks_alone)
     lkvi_manager_destroy(m);
 }
 
+/* Bytes of a whole key that spell the place and bytes of a placed one are still another key. */
+Test(cases, BM_07_a_whole_key_is_no_placed_key)
+{
+    struct lkvi_manager *m = case_pool(16, B);
+    int32_t p[B + 1];
+    char spelled[16 + 3] = {0};
+    uint64_t end = B;
+    memcpy(spelled + 8, &end, sizeof end); /* begin 0, end B, little endian */
+    memcpy(spelled + 16, "img", 3);
+    lkv_key placed = image("img", 0, B);
+    lkv_key forged = {spelled, 0, UINT64_MAX, LKV_KEY_MULTIMODAL, sizeof spelled};
+    case_tokens(p, B + 1, 0);
+    lkv_prompt one = keyed(p, B + 1, &placed, 1), two = keyed(p, B + 1, &forged, 1);
+    case_cache_prompt(m, &one);
+    case_eq(case_match_prompt(m, &two), 0);
+    case_eq(case_match_prompt(m, &one), B);
+    lkvi_manager_destroy(m);
+}
+
 Test(cases, BM_07_images_behind_equal_placeholders)
 {
     struct lkvi_manager *m = case_pool(16, B);
