@@ -189,10 +189,9 @@ __device__ __forceinline__ void softmax_start(softmax_state &x)
 
 /* Scores of keys that a row does not see become kHidden; a token without a record gets scale 0, so
  * that whatever its bytes are nothing of it reaches the sums. Adds the bias. */
-__device__ __forceinline__ void mask_scores(const decode_args &a, const int *limit,
-                                            float (&s)[8], float2 &z0, float2 &z1, int seq,
-                                            int length, int token, int token_in_tile,
-                                            uint32_t hidden, int c)
+__device__ __forceinline__ void mask_scores(const decode_args &a, const int *limit, float (&s)[8],
+                                            float2 &z0, float2 &z1, int seq, int length, int token,
+                                            int token_in_tile, uint32_t hidden, int c)
 {
 #pragma unroll
     for (int half = 0; half < 2; half++) {

@@ -94,8 +94,7 @@ __device__ __forceinline__ void fetch(const decode_args &a, const int8_maps &map
     feed_next(a, f, lane);
 }
 
-/* Four dims to two fp16 pairs: a byte with its sign turned is the low mantissa byte of 1152 + it.
- */
+/* Four dims to two fp16 pairs: a byte, sign turned, is the low mantissa byte of 1152 + it. */
 __device__ __forceinline__ void widen4(uint32_t x, uint32_t &d0, uint32_t &d1)
 {
     constexpr uint32_t lift = 0x64806480u, top = 0x64646464u;
