@@ -24,12 +24,22 @@ static lkv_status pool_fits(const struct lkv_plan *plan, const struct lkv_pool *
     return LKV_OK;
 }
 
+/* The caller's batch, or without one that of the last update. */
+static lkv_status batch_view(const struct lkv_plan *plan, const lkv_batch *given,
+                             struct lkvi_batch_view *out)
+{
+    if (!plan->updated)
+        return lkvi_fail(LKV_E_INVALID, "the plan has no batch; need lkv_plan_update first");
+    if (given)
+        return lkvi_batch_view(plan, given, out);
+    *out = plan->batch;
+    return LKV_OK;
+}
+
 static lkv_status batch_fits(const struct lkv_plan *plan, const struct lkvi_batch_view *b,
                              const lkv_attend_args *args)
 {
     const struct lkvi_batch_view *u = &plan->batch;
-    if (!plan->updated)
-        return lkvi_fail(LKV_E_INVALID, "the plan has no batch; need lkv_plan_update first");
     if (b->num_seqs != u->num_seqs || b->num_tokens != u->num_tokens ||
         b->seq_lens != u->seq_lens || b->q_indptr != u->q_indptr)
         return lkvi_fail(LKV_E_INVALID,
@@ -163,7 +173,7 @@ lkv_status lkv_attend(lkv_plan *plan, const lkv_pool *pool, const lkv_batch *giv
     LKV_TRY(pool_fits(plan, pool));
     LKV_TRY(lkvi_stream_check(plan->ctx, stream));
     LKV_TRY(lkvi_admit(&args, sizeof args, given, "lkv_attend_args"));
-    LKV_TRY(lkvi_batch_view(plan, given_batch, &view));
+    LKV_TRY(batch_view(plan, given_batch, &view));
     LKV_TRY(batch_fits(plan, &view, &args));
     LKV_TRY(lkvi_batch_lengths(plan, &view, args.flags & LKV_ATTEND_CHECKED));
     LKV_TRY(attend_params(plan, pool, &args, &p));

@@ -6,7 +6,7 @@
 #include "api/check.h"
 #include "core/status.h"
 
-enum { DEFAULT_ABSORB_THRESHOLD = 256, MAX_HEADS = 256, MAX_HEAD_DIM = 1024 };
+enum { DEFAULT_ABSORB_THRESHOLD = 256, MAX_HEADS = 256, MAX_HEAD_DIM = 1024, MAX_WIDTH = 1 << 30 };
 
 lkv_status lkvi_plan_live(const struct lkv_plan *plan)
 {
@@ -64,7 +64,7 @@ static lkv_status maxima_check(const lkv_plan_desc *d, uint32_t blocks)
     LKV_TRY(range_check("max_q_len", d->max_q_len, 1, d->max_tokens));
     LKV_TRY(range_check("max_seq_len", d->max_seq_len, 1, 1 << 30));
     if (d->max_blocks_per_seq)
-        LKV_TRY(range_check("max_blocks_per_seq", d->max_blocks_per_seq, blocks, 1 << 30));
+        LKV_TRY(range_check("max_blocks_per_seq", d->max_blocks_per_seq, blocks, MAX_WIDTH));
     return LKV_OK;
 }
 
@@ -134,11 +134,10 @@ static lkv_status batch_check(const struct lkv_plan *plan, const lkv_batch *b)
     const struct lkvi_plan_params *p = &plan->params;
     LKV_TRY(range_check("num_seqs", b->num_seqs, 0, p->max_seqs));
     LKV_TRY(range_check("num_tokens", b->num_tokens, 0, p->max_tokens));
-    LKV_TRY(
-        range_check("batch.max_blocks_per_seq", b->max_blocks_per_seq, 0, p->max_blocks_per_seq));
+    LKV_TRY(range_check("batch.max_blocks_per_seq", b->max_blocks_per_seq, 0, MAX_WIDTH));
     if (b->block_table_stride)
         LKV_TRY(range_check("block_table_stride", b->block_table_stride, b->max_blocks_per_seq,
-                            1 << 30));
+                            MAX_WIDTH));
     if (!b->q_indptr && b->num_tokens != b->num_seqs)
         return lkvi_fail(LKV_E_INVALID, "num_tokens is %llu without q_indptr; need num_seqs, %u",
                          (unsigned long long)b->num_tokens, b->num_seqs);
@@ -185,10 +184,12 @@ lkv_status lkvi_batch_lengths(const struct lkv_plan *plan, const struct lkvi_bat
     return LKV_OK;
 }
 
+/* Entries of a wider table than the plan's longest sequence has are never read. */
 lkv_status lkvi_batch_view(const struct lkv_plan *plan, const lkv_batch *given,
                            struct lkvi_batch_view *out)
 {
     lkv_batch b;
+    uint32_t width = plan->params.max_blocks_per_seq;
     LKV_TRY(lkvi_admit(&b, sizeof b, given, "lkv_batch"));
     LKV_TRY(batch_check(plan, &b));
     *out = (struct lkvi_batch_view){
@@ -198,7 +199,7 @@ lkv_status lkvi_batch_view(const struct lkv_plan *plan, const lkv_batch *given,
         .block_table_stride = b.block_table_stride ? b.block_table_stride : b.max_blocks_per_seq,
         .num_tokens = b.num_tokens,
         .num_seqs = b.num_seqs,
-        .table_width = b.max_blocks_per_seq};
+        .table_width = b.max_blocks_per_seq < width ? b.max_blocks_per_seq : width};
     return LKV_OK;
 }
 

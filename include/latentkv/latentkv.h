@@ -289,6 +289,9 @@ typedef struct lkv_block_info {
 LKV_API lkv_status lkv_block_query(const lkv_pool_desc *desc, lkv_block_info *info);
 LKV_API lkv_status lkv_pool_create(lkv_context *ctx, const lkv_pool_desc *desc, lkv_pool **out);
 LKV_API void lkv_pool_release(lkv_pool *pool);
+/* What the pool was made from, its strides filled in. Pointers come out NULL: they were borrowed or
+ * copied (lkv_pool_layer says where the records are). */
+LKV_API lkv_status lkv_pool_describe(const lkv_pool *pool, lkv_pool_desc *desc);
 
 /* Where a layer's records lie, for an engine that reads them itself. The record of slot s is at
  * base + (s / tokens_per_block) * block_stride + (s % tokens_per_block) * record. */
@@ -463,8 +466,9 @@ LKV_API lkv_status lkv_seq_common(lkv_pool *pool, const lkv_seq *seqs, uint64_t 
 
 /* One scheduler step for n sequences in one call, all or nothing: appends tokens and fills the
  * arrays that append and attend take. Row i runs positions [row_begin[i], row_begin[i] +
- * num_rows[i]) of seqs[i]; seq_lens[i] is the end of that range. Outputs may be NULL; a failed call
- * may have written to them. */
+ * num_rows[i]) of seqs[i]; seq_lens[i] is the end of that range. Rows that lie in a published block
+ * are refused, LKV_E_INVALID: their data may be another sequence's hit by now. Outputs may be NULL;
+ * a failed call may have written to them. */
 typedef struct lkv_step {
     size_t size;
     uint32_t num_seqs;
@@ -761,6 +765,8 @@ typedef struct lkv_plan_desc {
 /* Host work from maxima: may allocate. Call it outside CUDA graph capture. */
 LKV_API lkv_status lkv_plan_create(lkv_context *ctx, const lkv_plan_desc *desc, lkv_plan **out);
 LKV_API void lkv_plan_release(lkv_plan *plan);
+/* What the plan was made from: its pool and its maxima, with what 0 stood for filled in. */
+LKV_API lkv_status lkv_plan_describe(const lkv_plan *plan, lkv_plan_desc *desc);
 /* Bytes of workspace (device, 256-byte aligned) that lkv_plan_update and lkv_attend need; fixed at
  * creation. */
 LKV_API lkv_status lkv_plan_workspace(const lkv_plan *plan, size_t *bytes);
@@ -769,7 +775,7 @@ LKV_API lkv_status lkv_plan_workspace(const lkv_plan *plan, size_t *bytes);
 typedef struct lkv_batch {
     size_t size;
     uint32_t num_seqs;
-    uint32_t max_blocks_per_seq; /* width of block_table */
+    uint32_t max_blocks_per_seq; /* width of block_table; may be more than the plan's */
     const int32_t *block_table;  /* [num_seqs, width]; entries past seq_len are never read */
     const int32_t *seq_lens;     /* [num_seqs] total after this call's tokens; 0: padding row */
     const int32_t *q_indptr;     /* [num_seqs + 1] rows of i: q_indptr[i], ...; NULL: one each */
@@ -809,7 +815,8 @@ enum {
  *
  * Empty sequence: out 0, lse -inf, entropy 0. q_len > seq_len: those rows give the same and count a
  * fault. Softmax in fp32. Same inputs give bitwise same outputs on one kind of device. The pool may
- * be another than the plan's if it stores the same records in blocks of the same size. */
+ * be another than the plan's if it stores the same records in blocks of the same size. batch is the
+ * one of the last lkv_plan_update, or NULL, which means that one. */
 LKV_API lkv_status lkv_attend(lkv_plan *plan, const lkv_pool *pool, const lkv_batch *batch,
                               const lkv_attend_args *args, void *stream);
 

@@ -42,13 +42,6 @@ class Batch:
             seq_lens=lens.address, q_indptr=rows.address, num_tokens=self.num_tokens,
             block_table_stride=table.strides[0] if count > 1 else width)
 
-    def narrowed(self, width: int) -> _abi.lkv_batch:
-        """The struct with a table of at most width entries a row, the rows staying where they are:
-        a plan refuses a wider one, but reads no entry past seq_len anyway."""
-        copy = _abi.lkv_batch.from_buffer_copy(self.struct)
-        copy.max_blocks_per_seq = min(width, self.struct.max_blocks_per_seq)
-        return copy
-
     @classmethod
     def of(cls, step: Step) -> "Batch":
         """The batch of a step, on the host (a GPU needs copies of its arrays)."""
@@ -105,9 +98,6 @@ class Plan(_handle.Object):
         if workspace is not None:
             self._workspace = workspace_of(workspace, self.workspace_bytes, self.device)
         self._batch: Batch | None = None
-        self._struct = _abi.lkv_batch()
-        block = pool.config.tokens_per_block
-        self._width = max_blocks_per_seq or (max_seq_len + block - 1) // block
 
     def update(self, batch: Batch | Step, *, workspace: ArrayLike | None = None,
                stream: Any = None) -> Batch:
@@ -119,10 +109,9 @@ class Plan(_handle.Object):
                                   f"{self.device}")
         if workspace is not None or self._workspace is None:
             self._workspace = workspace_of(workspace, self.workspace_bytes, self.device)
-        struct = given.narrowed(self._width)
-        call.lkv_plan_update(self.handle, struct, self._workspace.address,
+        call.lkv_plan_update(self.handle, given.struct, self._workspace.address,
                              self._workspace.length, stream_of(stream))
-        self._batch, self._struct = given, struct
+        self._batch = given
         return given
 
     def attend(self, q: ArrayLike, q_rope: ArrayLike | None, out: ArrayLike, *, scale: float,
@@ -145,5 +134,10 @@ class Plan(_handle.Object):
             weights=weights.handle if weights is not None else None,
             workspace=self._workspace.address, workspace_bytes=self._workspace.length,
             scale=scale, layer=layer, flags=_abi.LKV_ATTEND_CHECKED if checked else 0)
-        call.lkv_attend(self.handle, (pool or self.pool).handle, self._struct, args,
-                        stream_of(stream))
+        call.lkv_attend(self.handle, (pool or self.pool).handle, None, args, stream_of(stream))
+
+    def describe(self) -> _abi.lkv_plan_desc:
+        """What the plan was made from, with what 0 stood for filled in."""
+        desc = _abi.lkv_plan_desc()
+        call.lkv_plan_describe(self.handle, desc)
+        return desc

@@ -12,7 +12,7 @@ from ._library import call
 from .context import Context
 from .model import ROPE_STYLES
 from .rope import Rope
-from .sequence import Key, Prompt, Sequence, Step, Tokens, prompt_of
+from .sequence import Key, Prompt, Sequence, Step, Tokens, handles_of, prompt_of
 from .tensor import ArrayLike, DeviceArray, HostArray, view
 
 FORMATS = {"bf16": _abi.LKV_FORMAT_BF16, "fp8": _abi.LKV_FORMAT_FP8, "int8": _abi.LKV_FORMAT_INT8,
@@ -192,6 +192,12 @@ class Pool(_handle.Object):
         self._memory.append(found)
         return found
 
+    def describe(self) -> _abi.lkv_pool_desc:
+        """What the pool was made from, its strides filled in; pointers are NULL."""
+        desc = _abi.lkv_pool_desc()
+        call.lkv_pool_describe(self.handle, desc)
+        return desc
+
     # ---- memory
 
     def layout(self, layer: int = 0) -> _abi.lkv_pool_layout:
@@ -277,14 +283,16 @@ class Pool(_handle.Object):
 
     def admit(self, prompt: Prompt | Tokens, *, match: _abi.lkv_match | None = None,
               max_tokens: int = 0, room_tokens: int = 0, whole: bool = False, priority: int = 0,
-              priority_until: int = 0) -> Sequence:
+              priority_until: int = 0, watermark_blocks: int = 0) -> Sequence:
         """A new sequence, all or nothing: takes the hits and blocks for the rest. On failure
         nothing has changed and the exception's admission says what was needed and what was free.
-        priority: 0..100, later eviction, until tick() reaches priority_until (0: for good)."""
+        priority: 0..100, later eviction, until tick() reaches priority_until (0: for good).
+        watermark_blocks: what must be left for others, while there are any."""
         given, out, result = prompt_of(prompt), ctypes.c_uint64(), _abi.lkv_admission()
         args = _abi.lkv_admit_args(
             match=ctypes.pointer(match) if match is not None else None, max_tokens=max_tokens,
             room_tokens=room_tokens, priority=priority, priority_until=priority_until,
+            watermark_blocks=watermark_blocks,
             flags=_abi.LKV_ADMIT_WHOLE * whole)
         _errors.with_admission(call.lkv_seq_admit, result, self.handle, given.struct, args, result,
                                ctypes.byref(out))
@@ -310,6 +318,13 @@ class Pool(_handle.Object):
         """Table entries of the longest sequence, and room for what the step adds."""
         live = [seq for seq in seqs if isinstance(seq, Sequence)]
         return max((seq.info.num_blocks for seq in live), default=0) + 8
+
+    def common_blocks(self, seqs: Iterable[Sequence | int] | ArrayLike) -> int:
+        """How many leading blocks all these sequences share, by their tables: what a cascade can
+        attend once for all of them."""
+        found, count = host_array("seqs", handles_of(seqs), "uint64"), ctypes.c_uint64()
+        call.lkv_seq_common(self.handle, found.address, found.length, ctypes.byref(count))
+        return count.value
 
     def apply_copies(self, fence: int = 0, *, stream: Any = None) -> None:
         """Does the block copies that admission and copy on write ask for, before the append."""

@@ -176,7 +176,7 @@ class Step:
 
     def run(self, pool: "Pool", seqs: Any, num_new: Any, tokens: Any, row_begin: Any,
             num_rows: Any, tail: bool) -> None:
-        handles = host_array("seqs", _handles(seqs), "uint64")
+        handles = host_array("seqs", handles_of(seqs), "uint64")
         rows = [host_array("num_new", num_new, "uint32"), host_array("tokens", tokens, "int32"),
                 host_array("row_begin", row_begin, "uint64"),
                 host_array("num_rows", num_rows, "uint32")]
@@ -204,7 +204,7 @@ class Step:
         self.num_tokens = (ctypes.c_int32 * (count + 1)).from_address(self.q_indptr.address)[count]
 
 
-def _handles(seqs: Any) -> Any:
+def handles_of(seqs: Any) -> Any:
     """Handles of sequences; None is a padding row; arrays of uint64 pass as they are."""
     if hasattr(seqs, "__dlpack__"):
         return seqs

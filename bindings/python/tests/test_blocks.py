@@ -6,7 +6,7 @@ import pytest
 
 import latentkv
 from conftest import floats
-from latentkv import _library
+from latentkv import _abi, _library
 
 
 def written(pool, tokens, **words):
@@ -203,3 +203,26 @@ def test_snapshot(ctx, rng, tmp_path):
         other.load(str(tmp_path / "missing"))
     with pytest.raises(OSError, match=str(tmp_path)):  # FileError is one
         pool.save(str(tmp_path))
+
+
+def test_common_blocks_of_sequences(blocks):
+    first = written(blocks, range(40))
+    second = blocks.admit([*range(32), *range(100, 110)])
+    assert blocks.common_blocks([first, second]) == 2
+    assert blocks.common_blocks([first]) == 2  # the third block is not full
+    other = blocks.admit(range(200, 210))
+    assert blocks.common_blocks([first, other]) == 0
+
+
+def test_the_watermark_leaves_blocks_for_others(blocks):
+    first = blocks.admit(range(32))
+    with pytest.raises(latentkv.NoBlocksError):
+        blocks.admit(range(100, 180), watermark_blocks=2)  # 5 of the 6 that are left
+    blocks.admit(range(100, 180), watermark_blocks=1)
+    first.free()
+
+
+def test_a_pool_says_what_it_was_made_from(ctx, blocks):
+    desc = blocks.describe()
+    assert (desc.num_blocks, desc.tokens_per_block, desc.latent_dim, desc.rope_dim) == (8, 16, 64, 16)
+    assert desc.flags & _abi.LKV_POOL_METADATA_ONLY and not desc.memory

@@ -165,6 +165,7 @@ typedef struct lkv_block_info {
 LKV_API lkv_status lkv_block_query(const lkv_pool_desc *desc, lkv_block_info *info);
 LKV_API lkv_status lkv_pool_create(lkv_context *ctx, const lkv_pool_desc *desc, lkv_pool **out);
 LKV_API void lkv_pool_release(lkv_pool *pool);
+LKV_API lkv_status lkv_pool_describe(const lkv_pool *pool, lkv_pool_desc *desc);
 typedef struct lkv_pool_layout {
     size_t size;
     void *base;
@@ -439,6 +440,7 @@ typedef struct lkv_plan_desc {
 } lkv_plan_desc;
 LKV_API lkv_status lkv_plan_create(lkv_context *ctx, const lkv_plan_desc *desc, lkv_plan **out);
 LKV_API void lkv_plan_release(lkv_plan *plan);
+LKV_API lkv_status lkv_plan_describe(const lkv_plan *plan, lkv_plan_desc *desc);
 LKV_API lkv_status lkv_plan_workspace(const lkv_plan *plan, size_t *bytes);
 typedef struct lkv_batch {
     size_t size;

@@ -100,6 +100,10 @@ static void bad_pool_queries(struct world *w)
     BAD(lkv_pool_layer, "layer", INVALID, w->pool, UINT32_MAX, &o->layout);
     BAD(lkv_pool_layer, "METADATA_ONLY", INVALID, w->meta, 0, &o->layout);
     BAD(lkv_pool_layer, "NULL", INVALID, w->pool, 0, NULL);
+    BAD(lkv_pool_describe, "NULL", INVALID, NULL, &o->pool);
+    BAD(lkv_pool_describe, "released", INVALID, w->dead_pool, &o->pool);
+    BAD(lkv_pool_describe, "NULL", INVALID, w->pool, NULL);
+    BAD(lkv_pool_describe, "alignment", INVALID, w->pool, OFF(&o->pool));
     BAD(lkv_pool_plane, "released", INVALID, w->dead_pool, 0, &o->base, &o->bytes_per_block);
     BAD(lkv_pool_plane, "plane is 2", INVALID, w->pool, 2, &o->base, &o->bytes_per_block);
     BAD(lkv_pool_plane, "plane is 0", INVALID, w->engine, 0, &o->base, &o->bytes_per_block);

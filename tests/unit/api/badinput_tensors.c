@@ -222,6 +222,10 @@ static void bad_plans(struct world *w)
     BAD(lkv_plan_workspace, "NULL", INVALID, NULL, &w->out.bytes);
     BAD(lkv_plan_workspace, "released", INVALID, w->dead_plan, &w->out.bytes);
     BAD(lkv_plan_workspace, "bytes", INVALID, w->plan, NULL);
+    BAD(lkv_plan_describe, "NULL", INVALID, NULL, &w->out.plan);
+    BAD(lkv_plan_describe, "released", INVALID, w->dead_plan, &w->out.plan);
+    BAD(lkv_plan_describe, "NULL", INVALID, w->plan, NULL);
+    BAD(lkv_plan_describe, "alignment", INVALID, w->plan, OFF(&w->out.plan));
 }
 
 static void bad_batches(struct world *w)
@@ -288,7 +292,7 @@ static void bad_attends(struct world *w)
     BAD(lkv_attend, "another context", INVALID, w->plan, w->other_pool, &w->batch, &w->attend,
         NULL);
     BAD(lkv_attend, "METADATA_ONLY", INVALID, w->plan, w->meta, &w->batch, &w->attend, NULL);
-    BAD(lkv_attend, "NULL", INVALID, w->plan, w->pool, NULL, &w->attend, NULL);
+    BAD(lkv_attend, "lkv_plan_update", INVALID, w->fresh_plan, w->pool, NULL, &w->attend, NULL);
     BAD(lkv_attend, "NULL", INVALID, w->plan, w->pool, &w->batch, NULL, NULL);
     BAD(lkv_attend, "stream", INVALID, w->plan, w->pool, &w->batch, &w->attend, w);
     ATTEND(a.size = 0, "size is 0", INVALID);

@@ -222,6 +222,8 @@ static void make_outputs(struct outputs *o)
     o->model.size = sizeof o->model;
     o->block_info.size = sizeof o->block_info;
     o->layout.size = sizeof o->layout;
+    o->pool.size = sizeof o->pool;
+    o->plan.size = sizeof o->plan;
     o->faults.size = sizeof o->faults;
     o->match.size = sizeof o->match;
     o->seq_info.size = sizeof o->seq_info;

@@ -33,6 +33,8 @@ struct outputs {
     lkv_model_desc model;
     lkv_block_info block_info;
     lkv_pool_layout layout;
+    lkv_pool_desc pool;
+    lkv_plan_desc plan;
     lkv_faults faults;
     lkv_match match;
     lkv_seq_info seq_info;
