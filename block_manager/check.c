@@ -8,7 +8,7 @@ struct tally {
     uint32_t *children; /* [N + 1] indexed blocks that name it as parent */
     uint8_t *seen;      /* [N + 1] times in the free stack, order, parked list, leases */
     uint64_t state[LKVI_NUM_STATES];
-    uint64_t indexed, reserved, tokens, room, seqs;
+    uint64_t indexed, hashed, reserved, tokens, room, seqs;
 };
 
 static lkv_status broken(const char *what, uint64_t found, uint64_t wanted, uint64_t where)
@@ -186,8 +186,12 @@ static lkv_status check_indexed(const struct lkvi_manager *m, uint32_t b, struct
     const int32_t *tokens = lkvi_block_tokens(m, b);
     CHECK("I4 the parent is indexed",
           block->parent <= m->num_blocks && (m->blocks[block->parent].flags & LKVI_INDEXED), 1, b);
-    CHECK("I4 hash of an indexed block", m->cold[b].hash,
-          lkvi_identity_hash(m, block->parent, tokens, block->keyset), b);
+    if (block->flags & LKVI_HASHED)
+        CHECK("I4 hash of an indexed block", m->cold[b].hash,
+              lkvi_identity_hash(m, block->parent, tokens, block->keyset), b);
+    else
+        CHECK("I4 a child outside the hash table is alone",
+              block->next_sibling || block->previous_sibling, 0, b);
     CHECK("I4 the index finds the block itself",
           lkvi_child(m, block->parent, tokens, block->keyset), b, b);
     if (block->previous_sibling)
@@ -196,6 +200,7 @@ static lkv_status check_indexed(const struct lkvi_manager *m, uint32_t b, struct
         CHECK("I4 first child", m->blocks[block->parent].first_child, b, b);
     t->children[block->parent]++;
     t->indexed++;
+    t->hashed += (block->flags & LKVI_HASHED) != 0;
     return LKV_OK;
 }
 
@@ -217,10 +222,10 @@ static lkv_status check_children(const struct lkvi_manager *m, const struct tall
             continue;
         entries++;
         CHECK("I4 an entry's block has an identity",
-              (m->blocks[b].flags & LKVI_INDEXED) && m->cold[b].hash == m->index.slots[i].hash, 1,
+              (m->blocks[b].flags & LKVI_HASHED) && m->cold[b].hash == m->index.slots[i].hash, 1,
               b);
     }
-    CHECK("I4 entries of the index", entries, t->indexed, 0);
+    CHECK("I4 entries of the hash table", entries, t->hashed, 0);
     CHECK("I4 cached blocks", m->counts.cached, t->indexed, 0);
     if (m->events.capacity)
         CHECK("I6 keys that the events have left", m->events.stored, t->indexed, 0);
@@ -298,7 +303,7 @@ static lkv_status check_all(const struct lkvi_manager *m, struct tally *t)
 
 lkv_status lkvi_manager_check(struct lkvi_manager *m)
 {
-    struct tally t = {NULL, NULL, NULL, {0}, 0, 0, 0, 0, 0};
+    struct tally t = {.refs = NULL};
     size_t n = (size_t)m->num_blocks + 1;
     lkvi_lock(m);
     t.refs = lkvi_zalloc(m->arena, n, sizeof *t.refs);

@@ -42,9 +42,11 @@ uint32_t lkvi_index_hash(const struct lkvi_index *index, const void *tokens, siz
                          uint64_t parent, uint64_t keyset)
 {
     XXH128_hash_t h = XXH3_128bits_withSecret(tokens, bytes, index->secret, sizeof index->secret);
-    uint64_t rest[4] = {h.low64, h.high64, parent, keyset};
-    h = XXH3_128bits_withSecret(rest, sizeof rest, index->secret, sizeof index->secret);
-    return (uint32_t)(h.low64 >> 32) & index->hash_mask;
+    uint64_t secret[2];
+    memcpy(secret, index->secret, sizeof secret);
+    uint64_t place = XXH3_mul128_fold64(h.low64 ^ parent ^ secret[0],
+                                        h.high64 ^ keyset * XXH_PRIME64_1 ^ secret[1]);
+    return (uint32_t)(place >> 32) & index->hash_mask;
 }
 
 static uint32_t after(const struct lkvi_index *index, uint32_t slot)

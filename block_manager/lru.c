@@ -95,9 +95,3 @@ uint32_t lkvi_lru_pop(struct lkvi_lru *lru)
     lru->from = 0;
     return 0;
 }
-
-uint32_t lkvi_lru_peek(const struct lkvi_lru *lru, uint32_t distance)
-{
-    uint64_t at = lru->head + distance;
-    return at < lru->tail ? lru->slots[at & lru->mask] : 0;
-}

@@ -21,6 +21,12 @@ struct lkvi_lru {
     uint64_t from, to;   /* of the sweep that is on; from == 0: none */
 };
 
+/* A reader of the order that runs ahead of the pops, past the holes. */
+struct lkvi_lru_ahead {
+    uint64_t at;
+    uint32_t lead; /* blocks that it has seen and that are not popped yet, about */
+};
+
 /* Told where a block has gone: place of block b is now slot. */
 struct lkvi_cold;
 
@@ -29,7 +35,21 @@ void lkvi_lru_push(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b); /*
 void lkvi_lru_push_oldest(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b);
 void lkvi_lru_remove(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b);
 uint32_t lkvi_lru_pop(struct lkvi_lru *lru); /* the oldest, 0 if none */
-/* The block `distance` slots behind the oldest, 0 for a hole or past the end: for prefetching. */
-uint32_t lkvi_lru_peek(const struct lkvi_lru *lru, uint32_t distance);
+/* The next block in the order, 0 past the end: for prefetching. */
+static inline uint32_t lkvi_lru_look(const struct lkvi_lru *lru, struct lkvi_lru_ahead *ahead)
+{
+    if (ahead->at < lru->head || ahead->at > lru->tail) { /* overtaken, or swept away */
+        ahead->at = lru->head;
+        ahead->lead = 0;
+    }
+    while (ahead->at < lru->tail) {
+        uint32_t b = lru->slots[ahead->at++ & lru->mask];
+        if (!b)
+            continue;
+        ahead->lead++;
+        return b;
+    }
+    return 0;
+}
 
 #endif

@@ -58,20 +58,23 @@ static void leave_idle(struct lkvi_manager *m, uint32_t b)
 /* ---- eviction */
 
 /* Two distances: first the victims' own lines, then, once these have come, what they name. */
-static void prefetch_victims(const struct lkvi_manager *m)
+static void prefetch_victims(struct lkvi_manager *m)
 {
-    uint32_t far = lkvi_lru_peek(&m->lru, FETCH_FAR), near = lkvi_lru_peek(&m->lru, FETCH_NEAR);
-    __builtin_prefetch(&m->blocks[far], 1);
-    __builtin_prefetch(&m->cold[far], 1);
-    if (!near)
-        return;
-    __builtin_prefetch(&m->blocks[m->blocks[near].parent], 1);
-    const char *slot =
-        (const char *)&m->index.slots[lkvi_index_home(&m->index, m->cold[near].hash)];
-    __builtin_prefetch(slot, 1);
-    __builtin_prefetch(slot + 64, 1);
-    __builtin_prefetch(&m->blocks[m->blocks[near].next_sibling], 1);
-    __builtin_prefetch(&m->blocks[m->blocks[near].previous_sibling], 1);
+    uint32_t b;
+    m->far.lead -= m->far.lead != 0;
+    m->near.lead -= m->near.lead != 0;
+    while (m->far.lead < FETCH_FAR && (b = lkvi_lru_look(&m->lru, &m->far))) {
+        __builtin_prefetch(&m->blocks[b], 1);
+        __builtin_prefetch(&m->cold[b], 1);
+    }
+    while (m->near.lead < FETCH_NEAR && (b = lkvi_lru_look(&m->lru, &m->near))) {
+        __builtin_prefetch(&m->blocks[m->blocks[b].parent], 1);
+        if (!(m->blocks[b].flags & LKVI_HASHED))
+            continue;
+        lkvi_index_prefetch(&m->index, m->cold[b].hash);
+        __builtin_prefetch(&m->blocks[m->blocks[b].next_sibling], 1);
+        __builtin_prefetch(&m->blocks[m->blocks[b].previous_sibling], 1);
+    }
 }
 
 /* A leaf leaves the cache: an idle one is free then, any other keeps its data. */
@@ -143,6 +146,14 @@ uint64_t lkvi_evict_idle(struct lkvi_manager *m, uint64_t n)
     return before - m->counts.state[LKVI_IDLE];
 }
 
+/* Whoever takes a block for a sequence writes its tokens next. */
+static void prefetch_tokens(const struct lkvi_manager *m, uint32_t b)
+{
+    const char *tokens = (const char *)lkvi_block_tokens(m, b);
+    for (uint32_t i = 0; i < m->block_tokens * sizeof(int32_t); i += 64)
+        __builtin_prefetch(tokens + i, 1);
+}
+
 void lkvi_take_blocks(struct lkvi_manager *m, uint32_t *out, uint64_t n, uint8_t state)
 {
     for (uint64_t i = 0; i < n; i++) {
@@ -154,6 +165,8 @@ void lkvi_take_blocks(struct lkvi_manager *m, uint32_t *out, uint64_t n, uint8_t
         m->blocks[b].refs = state == LKVI_IN_USE;
         m->blocks[b].priority = 0;
         set_state(m, b, state);
+        if (state == LKVI_IN_USE)
+            prefetch_tokens(m, b);
         out[i] = b;
     }
 }

@@ -2,7 +2,8 @@
  * that, if there is one.
  * Each indexed block keeps its children as a list with the last one used first. Following first
  * children costs one comparison a block and no hash; the hash table is asked only where a chain
- * forks. Either way tokens and keys are compared, so no collision can hand out another prompt. */
+ * forks, and holds only the blocks there: a child enters it when it gets its first sibling. Either
+ * way tokens and keys are compared, so no collision can hand out another prompt. */
 #include "block_manager/state.h"
 
 enum { PARTIAL_CANDIDATES = 16 };
@@ -58,7 +59,7 @@ uint32_t lkvi_child(const struct lkvi_manager *m, uint32_t parent, const int32_t
     prefetch_ahead(m, first, parent);
     if (lkvi_same(m, first, parent, tokens, keyset))
         return first;
-    return m->blocks[first].next_sibling ? index_lookup(m, parent, tokens, keyset) : 0;
+    return m->blocks[first].flags & LKVI_HASHED ? index_lookup(m, parent, tokens, keyset) : 0;
 }
 
 static uint32_t shared_tokens(const int32_t *a, const int32_t *b, uint32_t limit)
@@ -119,6 +120,21 @@ void lkvi_touch_child(struct lkvi_manager *m, uint32_t b)
     link_child(m, b);
 }
 
+/* Into the hash table, with the child of the same parent that was alone so far. */
+static void enter_hash(struct lkvi_manager *m, uint32_t b)
+{
+    uint32_t first = m->blocks[m->blocks[b].parent].first_child;
+    for (;; b = first) {
+        struct lkvi_block *block = &m->blocks[b];
+        m->cold[b].hash =
+            lkvi_identity_hash(m, block->parent, lkvi_block_tokens(m, b), block->keyset);
+        lkvi_index_insert(&m->index, m->cold[b].hash, b);
+        block->flags |= LKVI_HASHED;
+        if (m->blocks[first].flags & LKVI_HASHED)
+            return;
+    }
+}
+
 /* The key set's reference is the caller's to give. */
 void lkvi_publish(struct lkvi_manager *m, uint32_t b, uint32_t parent, uint32_t keyset)
 {
@@ -126,8 +142,8 @@ void lkvi_publish(struct lkvi_manager *m, uint32_t b, uint32_t parent, uint32_t 
     block->parent = parent;
     block->keyset = keyset;
     block->flags |= LKVI_INDEXED;
-    m->cold[b].hash = lkvi_identity_hash(m, parent, lkvi_block_tokens(m, b), keyset);
-    lkvi_index_insert(&m->index, m->cold[b].hash, b);
+    if (m->blocks[parent].first_child)
+        enter_hash(m, b);
     link_child(m, b);
     m->counts.cached++;
     m->sums.published++;
@@ -138,7 +154,7 @@ static void clear_identity(struct lkvi_manager *m, uint32_t b)
 {
     struct lkvi_block *block = &m->blocks[b];
     lkvi_keyset_release(&m->keysets, block->keyset);
-    block->flags &= (uint8_t)~LKVI_INDEXED;
+    block->flags &= (uint8_t) ~(LKVI_INDEXED | LKVI_HASHED);
     block->generation++;
     block->parent = block->keyset = 0;
 }
@@ -147,7 +163,8 @@ void lkvi_unpublish(struct lkvi_manager *m, uint32_t b)
 {
     uint32_t parent = m->blocks[b].parent;
     lkvi_events_removed(m, b);
-    lkvi_index_remove(&m->index, m->cold[b].hash, b);
+    if (m->blocks[b].flags & LKVI_HASHED)
+        lkvi_index_remove(&m->index, m->cold[b].hash, b);
     unlink_child(m, b);
     clear_identity(m, b);
     m->counts.cached--;

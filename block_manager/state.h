@@ -34,7 +34,8 @@ enum {
     LKVI_PARKED = 2,      /* idle, oldest, but it has children: waits outside the order */
     LKVI_QUEUED = 4,      /* linked in a fence bucket through place */
     LKVI_COPY_TARGET = 8, /* a waiting copy will write it */
-    LKVI_MARK = 16        /* scratch of one call; clear between calls */
+    LKVI_MARK = 16,       /* scratch of one call; clear between calls */
+    LKVI_HASHED = 128     /* indexed and in the hash table: it has, or had, a sibling */
 };
 
 struct lkvi_block {       /* 32 bytes: what matching and reference counting touch */
@@ -49,7 +50,7 @@ struct lkvi_block {       /* 32 bytes: what matching and reference counting touc
 
 struct lkvi_cold {  /* 16 bytes: what only leaving and entering a list touches */
     uint64_t fence; /* the last fence that work on this block waits for */
-    uint32_t hash;  /* of its identity, while indexed */
+    uint32_t hash;  /* of its identity, while LKVI_HASHED */
     uint32_t place; /* where it is in the order, the parked list or its bucket (next block) */
 };
 
@@ -110,6 +111,7 @@ struct lkvi_manager {
     uint32_t *stack;           /* [N]: free ids from the bottom, parked idle ids from the top */
     uint32_t num_parked;
     struct lkvi_lru lru;
+    struct lkvi_lru_ahead far, near; /* victims to come whose memory is on its way */
     struct lkvi_order order;
     struct lkvi_index index;
     struct lkvi_keysets keysets;

@@ -48,7 +48,7 @@ plant "BM-11 last token ignored" prefix.c \
     '!memcmp(lkvi_block_tokens(m, b), tokens, m->block_tokens * sizeof *tokens)' \
     '!memcmp(lkvi_block_tokens(m, b), tokens, (m->block_tokens - 1) * sizeof *tokens)'
 plant "BM-11 identity never cleaned" prefix.c \
-    'block->flags &= (uint8_t)~LKVI_INDEXED;' ';'
+    'block->flags &= (uint8_t) ~(LKVI_INDEXED | LKVI_HASHED);' ';'
 plant "BM-13 filtered after the loop" pool.c \
     'if (--block->refs)
         return 0;' 'if (--block->refs > 1)

@@ -79,7 +79,6 @@ static struct figures measure(const struct options *o)
 {
     struct figures f;
     struct progress bar;
-    double ignored;
     progress_start(&bar, "blocks", 9);
     f.match_admit_us = measure_match_admit(o->repeats);
     progress_show(&bar, 1);
@@ -89,9 +88,10 @@ static struct figures measure(const struct options *o)
     progress_show(&bar, 3);
     f.cold_us = measure_cold_prompt(o->repeats);
     progress_show(&bar, 4);
-    f.evict_10k_us = measure_evict(10000, &ignored);
-    progress_show(&bar, 5);
-    f.evict_1m_us = measure_evict(1000000, &f.metadata_bytes);
+    const struct evict_cost evict = measure_evict(10000, 1000000);
+    f.evict_10k_us = evict.small_us;
+    f.evict_1m_us = evict.large_us;
+    f.metadata_bytes = evict.metadata_bytes;
     progress_show(&bar, 6);
     f.mooncake_s = replay_seconds(o->mooncake);
     progress_show(&bar, 7);

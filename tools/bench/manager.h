@@ -27,8 +27,11 @@ void manager_cache(struct manager *m, const int32_t *tokens, uint64_t n);
 double measure_match_admit(uint32_t repeats);
 double measure_step(uint32_t repeats, int whole_tables);
 double measure_cold_prompt(uint32_t repeats);
-/* us a block; *metadata_bytes: a block, of the full pool */
-double measure_evict(uint64_t num_blocks, double *metadata_bytes);
+struct evict_cost {
+    double small_us, large_us; /* a block */
+    double metadata_bytes;     /* a block, of the larger pool when it is full */
+};
+struct evict_cost measure_evict(uint64_t small_blocks, uint64_t large_blocks);
 /* step calls a second of all threads together */
 double measure_threads(uint32_t num_threads, double seconds);
 

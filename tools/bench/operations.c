@@ -12,7 +12,7 @@
 #include "tools/common/stats.h"
 
 enum { LONG_PROMPT = 50000, STEP_SEQS = 1000, STEP_CONTEXT = 2000 };
-enum { SHORT_PROMPT = 16 * MANAGER_BLOCK, EVICT_RUNS = 101, EVICT_BATCH = 50 };
+enum { SHORT_PROMPT = 16 * MANAGER_BLOCK, EVICT_RUNS = 401, EVICT_BATCH = 50 };
 enum { THREAD_SEQS = 64, THREAD_CONTEXT = 512, THREAD_MOST = 16384 };
 
 static double median_and_free(struct series *s)
@@ -153,32 +153,60 @@ static void fill_and_shuffle(struct manager *m, uint64_t prompts)
     }
 }
 
-/* What a scheduler pays for a block when every block is cached: a cold prompt is admitted and takes
- * the oldest blocks of the pool. Its hash and table are part of the cost, in both sizes of pool. */
-double measure_evict(uint64_t num_blocks, double *metadata_bytes)
+struct evictor {
+    struct manager m;
+    struct series us;
+    uint64_t evicted; /* before the first run */
+};
+
+static void open_evictor(struct evictor *e, uint64_t num_blocks, int32_t *tokens)
 {
-    struct manager m = manager_open(num_blocks, 8, 0);
-    struct series us = {0};
-    int32_t tokens[EVICT_BATCH * MANAGER_BLOCK];
-    lkv_admission result = {.size = sizeof result};
-    fill_and_shuffle(&m, num_blocks / 16);
+    *e = (struct evictor){.m = manager_open(num_blocks, 8, 0)};
+    fill_and_shuffle(&e->m, num_blocks / 16);
     fill_tokens(tokens, EVICT_BATCH * MANAGER_BLOCK, 2999999);
-    manager_cache(&m, tokens, EVICT_BATCH * MANAGER_BLOCK); /* takes what is still free */
-    const lkv_pool_stats stats = manager_stats(&m);
-    *metadata_bytes = (double)stats.metadata_allocated_bytes / (double)num_blocks;
-    for (uint32_t i = 0; i < EVICT_RUNS; i++) { /* no query between: it walks a pool's metadata */
-        fill_tokens(tokens, EVICT_BATCH * MANAGER_BLOCK, 3000000 + i);
-        const uint64_t begin = clock_ns();
-        const lkv_seq seq = manager_admit(&m, tokens, EVICT_BATCH * MANAGER_BLOCK, &result);
-        series_add(&us, (double)(clock_ns() - begin) * 1e-3 / EVICT_BATCH);
-        manager_free(&m, seq); /* not committed: its blocks are free, and are filled again */
-        manager_cache(&m, tokens, EVICT_BATCH * MANAGER_BLOCK);
-    }
-    const uint64_t evicted = manager_stats(&m).evicted_blocks - stats.evicted_blocks;
+    manager_cache(&e->m, tokens, EVICT_BATCH * MANAGER_BLOCK); /* takes what is still free */
+    e->evicted = manager_stats(&e->m).evicted_blocks;
+}
+
+static void evict_batch(struct evictor *e, int32_t *tokens, uint64_t seed)
+{
+    lkv_admission result = {.size = sizeof result};
+    fill_tokens(tokens, EVICT_BATCH * MANAGER_BLOCK, seed);
+    const uint64_t begin = clock_ns();
+    const lkv_seq seq = manager_admit(&e->m, tokens, EVICT_BATCH * MANAGER_BLOCK, &result);
+    series_add(&e->us, (double)(clock_ns() - begin) * 1e-3 / EVICT_BATCH);
+    manager_free(&e->m, seq); /* not committed: its blocks are free, and are filled again */
+    manager_cache(&e->m, tokens, EVICT_BATCH * MANAGER_BLOCK);
+}
+
+static double close_evictor(struct evictor *e)
+{
+    const uint64_t evicted = manager_stats(&e->m).evicted_blocks - e->evicted;
     if (evicted != EVICT_RUNS * EVICT_BATCH)
         out_die("%llu of %d blocks evicted", (unsigned long long)evicted, EVICT_RUNS * EVICT_BATCH);
-    manager_close(&m);
-    return median_and_free(&us);
+    manager_close(&e->m);
+    return median_and_free(&e->us);
+}
+
+/* What a scheduler pays for a block when every block is cached: a cold prompt is admitted and takes
+ * the oldest blocks of the pool. Its hash and table are part of the cost, in both sizes of pool.
+ * The pools take turns, so that a machine that slows down slows both. */
+struct evict_cost measure_evict(uint64_t small_blocks, uint64_t large_blocks)
+{
+    struct evictor small, large;
+    struct evict_cost cost;
+    int32_t tokens[EVICT_BATCH * MANAGER_BLOCK];
+    open_evictor(&small, small_blocks, tokens);
+    open_evictor(&large, large_blocks, tokens);
+    cost.metadata_bytes =
+        (double)manager_stats(&large.m).metadata_allocated_bytes / (double)large_blocks;
+    for (uint32_t i = 0; i < EVICT_RUNS; i++) { /* no query between: it walks a pool's metadata */
+        evict_batch(&small, tokens, 3000000 + i);
+        evict_batch(&large, tokens, 3000000 + i);
+    }
+    cost.small_us = close_evictor(&small);
+    cost.large_us = close_evictor(&large);
+    return cost;
 }
 
 /* ---- threads on one pool */
