@@ -1,6 +1,7 @@
 /* A standalone harness of the Hopper decode kernels (no Criterion, no shared library): first checks
  * a table of awkward shapes against float64, with poisoned outputs and workspace, then times shapes
- * with cold data and writes JSON rows. Usage: bench_decode [check|time|all] [format]. */
+ * with cold data and writes JSON rows. Usage: bench_decode [check|time|all] [format]
+ * [row of the times' table, for a profiler]. */
 #include <algorithm>
 #include <cmath>
 #include <cstdarg>
@@ -53,10 +54,10 @@ lkvi_record record_of(uint32_t format)
     r.format = format;
     r.latent_dim = L;
     r.rope_dim = R;
-    bool int8 = format == LKV_FORMAT_INT8;
-    r.codes_bytes = int8 ? 512 : 256;
+    static const uint32_t codes[] = {0, 1024, 512, 512, 256}, scales[] = {0, 0, 16, 16, 48};
+    r.codes_bytes = codes[format];
     r.scales_offset = r.codes_bytes;
-    r.scales_bytes = int8 ? 16 : 48;
+    r.scales_bytes = scales[format];
     r.rope_offset = r.scales_offset + r.scales_bytes;
     r.rope_bytes = 2 * R;
     r.bytes = r.rope_offset + r.rope_bytes;
@@ -72,11 +73,18 @@ __device__ uint32_t mix(uint64_t i)
     x *= 0xc2b2ae35;
     return x ^ (x >> 16);
 }
-__global__ void fill_codes(uint32_t *p, uint64_t words)
+/* Random bits; bf16 of magnitude 0.5 to 2; e4m3 without NaN. */
+__global__ void fill_codes(uint32_t *p, uint64_t words, uint32_t format)
 {
     for (uint64_t i = blockIdx.x * (uint64_t)blockDim.x + threadIdx.x; i < words;
-         i += (uint64_t)gridDim.x * blockDim.x)
-        p[i] = mix(i);
+         i += (uint64_t)gridDim.x * blockDim.x) {
+        uint32_t x = mix(i);
+        if (format == LKV_FORMAT_BF16)
+            x = (x & 0x80FF80FFu) | 0x3F003F00u;
+        if (format == LKV_FORMAT_FP8)
+            x ^= __vcmpeq4(x & 0x7F7F7F7Fu, 0x7F7F7F7Fu) & 0x01010101u;
+        p[i] = x;
+    }
 }
 __global__ void fill_scales(uint8_t *p, uint64_t records, lkvi_record r)
 {
@@ -90,7 +98,11 @@ __global__ void fill_scales(uint8_t *p, uint64_t records, lkvi_record r)
         s[0] = 0.01f * (1 + (x % 97) / 97.f);
         s[1] = ((x >> 8) % 64) / 2.f - 16.f;
         s[2] = s[3] = 0;
-    } else {
+    } else if (r.format == LKV_FORMAT_FP8) {
+        float *s = (float *)(to + r.scales_offset);
+        for (int j = 0; j < 4; j++)
+            s[j] = 0.004f * (1 + ((x >> (4 * j)) % 97) / 97.f) * (j == 2 ? 4 : 1);
+    } else if (r.format == LKV_FORMAT_NVFP4) {
         float *s = (float *)(to + r.scales_offset + 32);
         s[0] = s[2] = s[3] = 0;
         s[1] = 0.004f * (1 + (x % 97) / 97.f);
@@ -111,6 +123,12 @@ void decode_record(const uint8_t *p, const lkvi_record &r, float *out)
     for (int d = 0; d < L; d++) {
         if (r.format == LKV_FORMAT_INT8) {
             out[d] = s[0] * ((float)(int8_t)p[d] - s[1]);
+        } else if (r.format == LKV_FORMAT_BF16) {
+            out[d] = __bfloat162float(((const __nv_bfloat16 *)p)[d]);
+        } else if (r.format == LKV_FORMAT_FP8) {
+            __nv_fp8_e4m3 code;
+            code.__x = p[d];
+            out[d] = (float)code * s[d / 128];
         } else {
             int n = (p[d / 2] >> (4 * (d % 2))) & 15;
             __nv_fp8_e4m3 scale;
@@ -208,7 +226,7 @@ void build(run &r, const shape &sh, uint32_t format)
     blocks(r, rng);
     uint64_t records = r.num_blocks * sh.block;
     r.pool = device<uint8_t>(records * r.rec.bytes);
-    fill_codes<<<4096, 256>>>((uint32_t *)r.pool, records * r.rec.bytes / 4);
+    fill_codes<<<4096, 256>>>((uint32_t *)r.pool, records * r.rec.bytes / 4, format);
     fill_scales<<<(unsigned)((records + 255) / 256), 256>>>(r.pool, records, r.rec);
     r.q.resize((size_t)r.rows * sh.heads * (L + R));
     std::normal_distribution<float> normal(0, 1);
@@ -451,12 +469,13 @@ void time_shape(const shape &sh, uint32_t format, double read_gbps)
     double mid = us[us.size() / 2];
     double bytes = (double)sh.batch * sh.context * r.rec.bytes;
     double flop = 2.0 * sh.batch * sh.q_len * sh.heads * sh.context * (2 * L + R);
+    static const char *const names[] = {"", "bf16", "fp8", "int8", "nvfp4"};
     printf("{\"device\":\"cuda:0\",\"kernel\":\"%s\",\"format\":\"%s\",\"heads\":%d,\"q_len\":%d,"
            "\"batch\":%d,\"context\":%d,\"us\":%.1f,\"us_p10\":%.1f,\"us_p90\":%.1f,"
            "\"gbps\":%.0f,\"tflops\":%.1f,\"read_ceiling_gbps\":%.0f}\n",
-           r.kernel->name, format == LKV_FORMAT_INT8 ? "int8" : "nvfp4", sh.heads, sh.q_len,
-           sh.batch, sh.context, mid, us[us.size() / 10], us[us.size() * 9 / 10], bytes / mid / 1e3,
-           flop / mid / 1e6, read_gbps);
+           r.kernel->name, names[format], sh.heads, sh.q_len, sh.batch, sh.context, mid,
+           us[us.size() / 10], us[us.size() * 9 / 10], bytes / mid / 1e3, flop / mid / 1e6,
+           read_gbps);
     fflush(stdout);
     cudaFree(flush);
     release(r);
@@ -479,7 +498,7 @@ double read_ceiling()
 {
     uint64_t bytes = 4ull << 30;
     uint4 *p = (uint4 *)device<uint8_t>(bytes);
-    fill_codes<<<4096, 256>>>((uint32_t *)p, bytes / 4);
+    fill_codes<<<4096, 256>>>((uint32_t *)p, bytes / 4, LKV_FORMAT_INT8);
     cudaEvent_t a, b;
     cudaEventCreate(&a);
     cudaEventCreate(&b);
@@ -536,6 +555,7 @@ int main(int argc, char **argv)
 {
     const char *mode = argc > 1 ? argv[1] : "all";
     uint32_t only = argc > 2 ? (uint32_t)atoi(argv[2]) : 0;
+    const shape *row = argc > 3 ? kTimes + atoi(argv[3]) : nullptr;
     cudaDeviceProp prop;
     CHECK(cudaGetDeviceProperties(&prop, 0));
     cudaDriverEntryPointQueryResult found;
@@ -547,7 +567,7 @@ int main(int argc, char **argv)
     launch.num_sms = prop.multiProcessorCount;
     launch.smem_bytes_per_block = (uint32_t)prop.sharedMemPerBlockOptin;
     bool good = true;
-    for (uint32_t format : {LKV_FORMAT_INT8, LKV_FORMAT_NVFP4}) {
+    for (uint32_t format = LKV_FORMAT_BF16; format <= LKV_FORMAT_NVFP4; format++) {
         if (only && only != format)
             continue;
         if (strcmp(mode, "time"))
@@ -556,10 +576,11 @@ int main(int argc, char **argv)
     }
     if (good && strcmp(mode, "check")) {
         double ceiling = read_ceiling();
-        for (uint32_t format : {LKV_FORMAT_INT8, LKV_FORMAT_NVFP4})
+        for (uint32_t format = LKV_FORMAT_BF16; format <= LKV_FORMAT_NVFP4; format++)
             if (!only || only == format)
                 for (const shape &sh : kTimes)
-                    time_shape(sh, format, ceiling);
+                    if (!row || row == &sh)
+                        time_shape(sh, format, ceiling);
     }
     printf("%s\n", good ? "all right" : "WRONG");
     return good ? 0 : 1;

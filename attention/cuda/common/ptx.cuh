@@ -110,6 +110,15 @@ __device__ __forceinline__ void copy_box(uint32_t to, const CUtensorMap *map, in
                  "l"(map), "r"(x), "r"(y), "r"(z), "r"(bar)
                  : "memory");
 }
+/* `bytes` in a row; address and size are multiples of 16. */
+__device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, uint32_t bytes,
+                                           uint32_t bar)
+{
+    asm volatile("cp.async.bulk.shared::cluster.global.mbarrier::complete_tx::bytes "
+                 "[%0],[%1],%2,[%3];" ::"r"(to),
+                 "l"(from), "r"(bytes), "r"(bar)
+                 : "memory");
+}
 
 /* Stores four 8x8 fragments transposed: lane i gives the address of row i % 8 of matrix i / 8. */
 __device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&r)[4])

@@ -75,6 +75,36 @@ __device__ __forceinline__ void wgmma_f16_n16_mmajor(float (&d)[8], uint32_t a, 
                    "+f"(d[6]), "+f"(d[7])
                  : "r"(a), "r"(b));
 }
+/* d[64, 16] (+)= a b, bf16, a in registers, b K-major in shared memory. */
+__device__ __forceinline__ void wgmma_bf16_n16(float (&d)[8], const uint32_t (&a)[4], uint32_t b,
+                                               int add)
+{
+    asm volatile("{\n.reg .pred p;\n.reg .b64 db;\nmov.b64 db,{%12," LKVI_WGMMA_HIGH
+                 "};\nsetp.ne.b32 p,%13,0;\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7},{%8,%9,%10,%11},db,p,1,1,0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7])
+                 : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b), "r"(add));
+}
+/* d[64, 16] += a b, bf16, a M-major and b K-major in shared memory. */
+__device__ __forceinline__ void wgmma_bf16_n16_mmajor(float (&d)[8], uint32_t a, uint32_t b)
+{
+    asm volatile("{\n.reg .b64 da,db;\nmov.b64 da,{%8," LKVI_WGMMA_HIGH
+                 "};\nmov.b64 db,{%9," LKVI_WGMMA_HIGH "};\n"
+                 "wgmma.mma_async.sync.aligned.m64n16k16.f32.bf16.bf16 "
+                 "{%0,%1,%2,%3,%4,%5,%6,%7},da,db,1,1,1,1,0;\n}"
+                 : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]),
+                   "+f"(d[6]), "+f"(d[7])
+                 : "r"(a), "r"(b));
+}
+/* Results are read after the wait, whatever the compiler thinks of moving the reads. */
+template <int n> __device__ __forceinline__ void wgmma_settle(float (&d)[n])
+{
+#pragma unroll
+    for (int i = 0; i < n; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
+}
 
 } // namespace lkvi
 #endif

@@ -1,0 +1,422 @@
+/* FP8, up to 16 rows (tokens x heads) a CTA, 512 + 64 dims. In: q, records of 656 bytes, the split.
+ * Out: partials. The one idea: both products take the records from registers, so raw records lie in
+ * shared memory as they lie in the cache and come by plain bulk copies, which touch each sector
+ * once; 656 bytes are 41 chunks of 16, an odd number, so rows fall on different banks unswizzled.
+ *   scores  [tokens x dims]: a 16-byte load brings four k-positions of four steps; cvt makes fp16;
+ *           a group of 128 dims has accumulators of its own, scaled afterwards in fp32
+ *   P V     [dims x tokens]: as for INT8, the bytes of two tokens interleaved, cvt, times the
+ *           token's scale in the warp's group of 128 dims, relative to a power of two in P
+ *
+ * One warpgroup, two CTAs an SM, two stages of four pieces of 16 tokens. A tile:
+ *   warp w  wait for piece w; scores of its tokens; softmax; P and relative scales to shared memory
+ *   all     barrier, which also tells whether the slow path must run
+ *   warp w  P V of dims 128 w ..; with piece w read by all warps: fetch that of tile t + 2 */
+#include "attention/cuda/sm90/launch.h"
+#include "attention/cuda/sm90/frame.cuh"
+
+using namespace lkvi;
+
+namespace
+{
+constexpr int kRecord = 656, kScaleOffset = 512, kRopeOffset = 528;
+constexpr int kPiece = 16, kPieces = kTile / kPiece;
+constexpr uint32_t kPieceBytes = kPiece * kRecord;
+constexpr int kScaleRow = kTile + 8; /* values; a pitch that keeps four rows on different banks */
+
+struct fp8_pool {
+    const uint8_t *base;
+    uint64_t block_stride;
+};
+
+struct alignas(1024) fp8_smem {
+    uint8_t q[8][kRows * kBox]; /* fp16, 64 k-positions a box */
+    uint8_t q_rope[kRows * kBox];
+    uint8_t p[2][kRows * kBox];
+    uint8_t records[2][kTile * kRecord];
+    __half relative[2][4][kScaleRow]; /* scale of a token's group over the power of two in P */
+    row_state rows;
+    uint64_t full[2][kPieces], empty[2][kPieces];
+};
+static_assert(sizeof(fp8_smem) <= kSmemPerSm / kCtasPerSm - kSmemReserved, "two CTAs an SM");
+
+/* Warp w fetches piece w of tile f.tile, the n-th of this CTA. Bit n % 2 of `absent`: there is no
+ * such block, nothing was copied. */
+__device__ __forceinline__ void fetch(const decode_args &a, const fp8_pool &pool, fp8_smem &sm,
+                                      feed &f, uint32_t &absent, int n, int warp, int lane)
+{
+    if (f.tile >= f.end)
+        return;
+    const int block = feed_block(a, f), stage = n & 1;
+    absent = (absent & ~(1u << stage)) | (block < 0 ? 1u << stage : 0u);
+    if (lane == 0) {
+        const uint32_t bar = shared_address(&sm.full[stage][warp]);
+        if (n >= 2)
+            mbarrier_wait(shared_address(&sm.empty[stage][warp]), ((n >> 1) - 1) & 1);
+        if (block < 0) {
+            mbarrier_arrive(bar);
+            feed_fault(a, f);
+        } else {
+            mbarrier_arrive_expect(bar, kPieceBytes);
+            copy_bytes(shared_address(sm.records[stage] + warp * kPieceBytes),
+                       pool.base + (uint64_t)block * pool.block_stride + (uint32_t)f.row * kRecord,
+                       kPieceBytes, bar);
+        }
+    }
+    __syncwarp();
+    feed_next(a, f, warp);
+}
+
+/* Tokens of the warp's piece that are no keys: their bytes may be anything, and 0 x NaN is NaN. */
+__device__ __forceinline__ void clear_tokens(uint8_t *piece, int keep, int lane)
+{
+    for (int i = max(keep, 0) * (kRecord / 16) + lane; i < kPiece * kRecord / 16; i += 32)
+        *(uint4 *)(piece + 16 * i) = make_uint4(0, 0, 0, 0);
+    fence_async_shared(); /* the next copy comes after */
+    __syncwarp();
+}
+
+/* Four rows of q a warp as fp16 of |.| <= 1. Dim 128 b + 16 (2 c + m) + 4 i + 2 hi + e is position
+ * 8 hi + 2 c + e of step 8 b + 4 m + i; rope dim 8 (2 c + m) + 4 i + 2 hi + e of step 2 m + i. */
+__device__ __forceinline__ void load_q(const decode_args &a, fp8_smem &sm, const sequence &s,
+                                       int warp, int lane)
+{
+    float4 read[4][5]; /* all loads first: four trips to memory become one */
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        int token, head;
+        bool live = row_query(a, s, 4 * warp + n, &token, &head);
+#pragma unroll
+        for (int i = 0; i < 5; i++)
+            read[n][i] = make_float4(0, 0, 0, 0);
+        if (!live)
+            continue;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            read[n][i] =
+                load4(a.q, token * a.q.token_stride + head * a.q.head_stride + 128 * i + 4 * lane);
+        if (lane < 16)
+            read[n][4] = load4(a.q_rope, token * a.q_rope.token_stride +
+                                             head * a.q_rope.head_stride + 4 * lane);
+    }
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const int r = 4 * warp + n;
+        float most = 0;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            most = fmaxf(fmaxf(most, fmaxf(fabsf(read[n][i].x), fabsf(read[n][i].y))),
+                         fmaxf(fabsf(read[n][i].z), fabsf(read[n][i].w)));
+#pragma unroll
+        for (int d = 1; d < 32; d *= 2)
+            most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+        const float inverse = most > 0 ? 1.f / most : 0;
+#pragma unroll
+        for (int b = 0; b < 4; b++) { /* four dims: one step, hi 0 and 1 */
+            const float4 x = read[n][b];
+            const int chunk = lane >> 2, i = lane & 3, m = chunk & 1, c = chunk >> 1;
+#pragma unroll
+            for (int hi = 0; hi < 2; hi++)
+                *(uint32_t *)(sm.q[2 * b + m] + r * kBox + (((2 * i + hi) ^ (r & 7)) << 4) +
+                              4 * c) = hi ? pack_half2(x.z * inverse, x.w * inverse)
+                                          : pack_half2(x.x * inverse, x.y * inverse);
+        }
+        if (lane < 16) {
+            const float4 x = read[n][4];
+            const int chunk = lane >> 1, m = chunk & 1, c = chunk >> 1, step = 2 * m + (lane & 1);
+            __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x.x, x.y),
+                                     __floats2bfloat162_rn(x.z, x.w)};
+#pragma unroll
+            for (int hi = 0; hi < 2; hi++)
+                *(__nv_bfloat162 *)(sm.q_rope + r * kBox + (((2 * step + hi) ^ (r & 7)) << 4) +
+                                    4 * c) = two[hi];
+        }
+        if (lane == 0)
+            sm.rows.scale[r] = most * a.scale_log2;
+    }
+    fence_async_shared();
+}
+
+/* Two e4m3 in the lower or upper half of a word to two fp16, exactly. */
+__device__ __forceinline__ uint32_t widen_low(uint32_t x)
+{
+    uint32_t d;
+    asm("{\n.reg .b16 l,h;\nmov.b32 {l,h},%1;\ncvt.rn.f16x2.e4m3x2 %0,l;\n}" : "=r"(d) : "r"(x));
+    return d;
+}
+__device__ __forceinline__ uint32_t widen_high(uint32_t x)
+{
+    uint32_t d;
+    asm("{\n.reg .b16 l,h;\nmov.b32 {l,h},%1;\ncvt.rn.f16x2.e4m3x2 %0,h;\n}" : "=r"(d) : "r"(x));
+    return d;
+}
+
+/* Products of the warp's 16 tokens with q: d[group] of 128 latent dims, rope. row: the record of
+ * the thread's first token. */
+__device__ __forceinline__ void scores(fp8_smem &sm, const uint8_t *row, float (&d)[4][8],
+                                       float (&rope)[8], int c)
+{
+    const uint32_t q = wgmma_descriptor(shared_address(sm.q));
+    const uint32_t q_rope = wgmma_descriptor(shared_address(sm.q_rope));
+    uint32_t k[4][4], a[2][8][4];
+    wgmma_wait<0>(); /* P V of the last tile; ptxas cannot mix the two products' registers */
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int m = 0; m < 2; m++) {
+            uint4 v = *(const uint4 *)(row + 8 * half * kRecord + kRopeOffset + 16 * (2 * c + m));
+            k[2 * m][half] = v.x;
+            k[2 * m][2 + half] = v.y;
+            k[2 * m + 1][half] = v.z;
+            k[2 * m + 1][2 + half] = v.w;
+        }
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        wgmma_bf16_n16(rope, k[i], q_rope + 2 * i, i);
+    wgmma_commit();
+#pragma unroll
+    for (int b = 0; b < 4; b++) {
+        if (b >= 2)
+            wgmma_wait<1>();
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int m = 0; m < 2; m++) {
+                uint4 v = *(const uint4 *)(row + 8 * half * kRecord + 128 * b + 16 * (2 * c + m));
+                const uint32_t word[4] = {v.x, v.y, v.z, v.w};
+#pragma unroll
+                for (int i = 0; i < 4; i++) {
+                    a[b & 1][4 * m + i][half] = widen_low(word[i]);
+                    a[b & 1][4 * m + i][2 + half] = widen_high(word[i]);
+                }
+            }
+        wgmma_fence();
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            wgmma_f16_n16(d[b], a[b & 1][i],
+                          q + ((2 * b + (i >> 2)) * kRows * kBox + (i & 3) * 32) / 16, i);
+        wgmma_commit();
+    }
+}
+
+/* The power of two at or below the token's largest scale; leaves the scale of group c relative to
+ * it for P V. */
+__device__ __forceinline__ float split_scale(float4 s, __half *to, int c)
+{
+    const float most = fmaxf(fmaxf(fabsf(s.x), fabsf(s.y)), fmaxf(fabsf(s.z), fabsf(s.w)));
+    const uint32_t exponent = __float_as_uint(most) & 0x7F800000u;
+    const float inverse = exponent ? __uint_as_float(0x7F000000u - exponent) : 0.f;
+    const float mine = c & 2 ? (c & 1 ? s.w : s.z) : (c & 1 ? s.y : s.x);
+    *to = __float2half_rn(mine * inverse);
+    return __uint_as_float(exponent);
+}
+
+/* Words x, y: four dims of token t and of t + 1. Out: for each dim the fp16 pair (t, t + 1) times
+ * the two tokens' relative scales. */
+__device__ __forceinline__ void widen(uint32_t x, uint32_t y, uint32_t scale, uint32_t &d0,
+                                      uint32_t &d1, uint32_t &d2, uint32_t &d3)
+{
+    uint32_t low = prmt(x, y, 0x5140), high = prmt(x, y, 0x7362);
+    d0 = half2_mul(widen_low(low), scale);
+    d1 = half2_mul(widen_high(low), scale);
+    d2 = half2_mul(widen_low(high), scale);
+    d3 = half2_mul(widen_high(high), scale);
+}
+
+/* o[.., row] += V P of 64 tokens. Thread (g, c) brings dims 16 g .. 16 g + 15 of its warp's group
+ * and tokens 2c, 2c+1, 2c+8, 2c+9 of each 16: dim 16 g + j sits on operand row g, dim 16 g + 8 + j
+ * on row g + 8 of product j. */
+__device__ __forceinline__ void accumulate(fp8_smem &sm, float (&o)[8][8], int n, int warp,
+                                           int lane)
+{
+    const int stage = n & 1, g = lane / 4, c = lane % 4;
+    const uint32_t b = wgmma_descriptor(shared_address(sm.p[stage]));
+    const uint8_t *records = sm.records[stage] + 2 * c * kRecord + 128 * warp + 16 * g;
+    const __half *relative = sm.relative[stage][warp] + 2 * c;
+    uint32_t a[2][8][4];
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        if (k >= 2)
+            wgmma_wait<1>();
+        /* Piece k has arrived: its warp waited for it before the barrier. */
+        const uint8_t *row = records + 16 * k * kRecord;
+        uint4 v[4] = {*(const uint4 *)row, *(const uint4 *)(row + kRecord),
+                      *(const uint4 *)(row + 8 * kRecord), *(const uint4 *)(row + 9 * kRecord)};
+#pragma unroll
+        for (int pair = 0; pair < 2; pair++) {
+            const uint4 x = v[2 * pair], y = v[2 * pair + 1];
+            const uint32_t s = *(const uint32_t *)(relative + 16 * k + 8 * pair);
+            uint32_t(&f)[8][4] = a[k & 1];
+            widen(x.x, y.x, s, f[0][2 * pair], f[1][2 * pair], f[2][2 * pair], f[3][2 * pair]);
+            widen(x.y, y.y, s, f[4][2 * pair], f[5][2 * pair], f[6][2 * pair], f[7][2 * pair]);
+            widen(x.z, y.z, s, f[0][2 * pair + 1], f[1][2 * pair + 1], f[2][2 * pair + 1],
+                  f[3][2 * pair + 1]);
+            widen(x.w, y.w, s, f[4][2 * pair + 1], f[5][2 * pair + 1], f[6][2 * pair + 1],
+                  f[7][2 * pair + 1]);
+        }
+        __syncwarp();
+        if (lane == 0)
+            mbarrier_arrive(shared_address(&sm.empty[stage][k]));
+        wgmma_fence();
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+            wgmma_f16_n16(o[j], a[k & 1][j], b + 2 * k, 1);
+        wgmma_commit();
+    }
+}
+
+__device__ __forceinline__ void store_partial(const decode_args &a, fp8_smem &sm, softmax_state &x,
+                                              float (&o)[8][8], int range, int seq, int warp, int g,
+                                              int c)
+{
+    int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
+    finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
+    float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        int e = 4 * (i >> 1) + (i & 1);
+        float *to =
+            a.split.partial_out + (slot + element_row(e, c)) * kLatent + 128 * warp + 16 * g;
+#pragma unroll
+        for (int half = 0; half < 2; half++)
+#pragma unroll
+            for (int j = 0; j < 8; j += 4)
+                *(float4 *)(to + 8 * half + j) =
+                    make_float4(o[j][e + 2 * half] * back, o[j + 1][e + 2 * half] * back,
+                                o[j + 2][e + 2 * half] * back, o[j + 3][e + 2 * half] * back);
+    }
+}
+
+__device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 8; e++)
+            o[j][e] = 0;
+    softmax_start(x);
+}
+
+/* Tile n of the CTA. absent: the warp's piece has no block. */
+__device__ __forceinline__ void decode_tile(const decode_args &a, fp8_smem &sm, const sequence &s,
+                                            softmax_state &x, float (&o)[8][8],
+                                            const float (&scale)[4], int n, int token, int least,
+                                            bool absent, int warp, int lane)
+{
+    const int stage = n & 1, g = lane / 4, c = lane % 4, row = kPiece * warp + g;
+    uint8_t *piece = sm.records[stage] + warp * kPieceBytes;
+    mbarrier_wait(shared_address(&sm.full[stage][warp]), (n >> 1) & 1);
+    if (absent || token + kTile > s.length)
+        clear_tokens(piece, absent ? 0 : min(s.length - token - kPiece * warp, kPiece), lane);
+    const uint8_t *record = piece + g * kRecord;
+    float d[4][8], rope[8], v[8], p[8];
+    uint32_t p16[4];
+    scores(sm, record, d, rope, c);
+    const float4 read0 = *(const float4 *)(record + kScaleOffset);
+    const float4 read1 = *(const float4 *)(record + 8 * kRecord + kScaleOffset);
+    float2 z0 = make_float2(split_scale(read0, &sm.relative[stage][c][row], c), 0);
+    float2 z1 = make_float2(split_scale(read1, &sm.relative[stage][c][row + 8], c), 0);
+    wgmma_wait<0>();
+    wgmma_settle(rope);
+#pragma unroll
+    for (int b = 0; b < 4; b++)
+        wgmma_settle(d[b]);
+#pragma unroll
+    for (int e = 0; e < 8; e++) {
+        const float4 z = e & 2 ? read1 : read0;
+        float dot = fmaf(z.w, d[3][e], fmaf(z.z, d[2][e], fmaf(z.y, d[1][e], z.x * d[0][e])));
+        v[e] = fmaf(scale[2 * (e >> 2) + (e & 1)], dot, rope[e] * a.scale_log2);
+    }
+    if (token + kTile > least || absent || a.bias)
+        mask_scores(a, sm.rows.limit, v, z0, z1, s.index, s.length, token + row, row,
+                    absent ? 15 : 0, c);
+    const uint32_t p_at = shared_address(sm.p[stage]);
+    bool mine = outgrown(v, z0.x, z1.x, x);
+    store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
+    if (barrier_any<kThreads>(mine)) {
+        float by[4];
+        raise(sm.rows, v, z0.x, z1.x, x, by, warp, g, c);
+#pragma unroll
+        for (int j = 0; j < 8; j++)
+#pragma unroll
+            for (int e = 0; e < 8; e++)
+                o[j][e] *= by[2 * (e >> 2) + (e & 1)];
+        store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
+        barrier_sync<1, kThreads>();
+    }
+    add_sums(x, v, p);
+    accumulate(sm, o, n, warp, lane);
+}
+
+__device__ __forceinline__ void decode_range(const decode_args &a, const fp8_pool &pool,
+                                             fp8_smem &sm, int range, int &count)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
+    feed f;
+    feed_start(a, f, range, warp);
+    int tile = uniform(f.tile), next_seq = f.seq.index;
+    const int end = uniform(f.end), turn = uniform(count - tile);
+    uint32_t absent = 0;
+    for (int i = 0; i < 2; i++)
+        fetch(a, pool, sm, f, absent, count + i, warp, lane);
+    while (tile < end) {
+        const sequence s = sequence_of(a, next_seq, tile);
+        const int seq_end = min(end, uniform(s.tile_end));
+        next_seq = s.index + 1;
+        barrier_sync<1, kThreads>();
+        const int least = row_limits(a, s, sm.rows);
+        load_q(a, sm, s, warp, lane);
+        barrier_sync<1, kThreads>();
+        float o[8][8], scale[4];
+        softmax_state x;
+        start_row(o, x);
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            scale[i] = sm.rows.scale[element_row(4 * (i >> 1) + (i & 1), c)];
+        for (; tile < seq_end; tile++) {
+            const int n = tile + turn;
+            decode_tile(a, sm, s, x, o, scale, n, (tile - s.tile_start) * kTile, least,
+                        absent >> (n & 1) & 1, warp, lane);
+            fetch(a, pool, sm, f, absent, n + 2, warp, lane);
+        }
+        wgmma_wait<0>();
+        store_partial(a, sm, x, o, range, s.index, warp, g, c);
+    }
+    count = end + turn;
+}
+
+__global__ void __launch_bounds__(kThreads, kCtasPerSm)
+    decode_fp8_h16_sm90_kernel(const __grid_constant__ decode_args a,
+                               const __grid_constant__ fp8_pool pool)
+{
+    extern __shared__ __align__(1024) uint8_t raw[];
+    fp8_smem &sm = *(fp8_smem *)raw;
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 2 * kPieces; i++) {
+            mbarrier_init(shared_address(&sm.full[0][i]), 1);
+            mbarrier_init(shared_address(&sm.empty[0][i]), kThreads / 32);
+        }
+        mbarrier_init_fence();
+    }
+    __syncthreads();
+    int count = 0;
+    const int step = gridDim.x / a.row_tiles;
+    for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
+        decode_range(a, pool, sm, range, count);
+    dependents_may_start();
+}
+} // namespace
+
+extern "C" lkv_status lkvi_decode_fp8_h16_sm90(const struct lkvi_attend_params *p,
+                                               const struct lkvi_cuda_launch *launch,
+                                               cudaStream_t stream)
+{
+    decode_args a;
+    struct lkvi_sm90_job job;
+    const fp8_pool pool = {(const uint8_t *)p->store.base, p->store.block_stride};
+    lkvi_sm90_job_make(&job, p, launch, kRows);
+    lkvi_sm90_args(&a, &job, p);
+    a.piece = kPiece;
+    return lkvi_sm90_run(&job, p, launch, stream, decode_fp8_h16_sm90_kernel, sizeof(fp8_smem),
+                         kThreads, a, pool);
+}
