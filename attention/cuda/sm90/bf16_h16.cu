@@ -146,13 +146,13 @@ __device__ __forceinline__ void clear_tail(bf16_smem &sm, int keep, uint32_t pha
 /* d[0..7]: products with the high parts of q, d[8..15]: with the low ones. */
 __device__ __forceinline__ void scores(bf16_smem &sm, float (&d)[16], uint32_t phase)
 {
-    const uint32_t q = wgmma_descriptor(shared_address(sm.q));
-    uint32_t k = wgmma_descriptor(shared_address(sm.rope));
+    const uint32_t q = uniform(wgmma_descriptor(shared_address(sm.q)));
+    uint32_t k = uniform(wgmma_descriptor(shared_address(sm.rope)));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++)
         wgmma_bf16_n32(d, k + 2 * i, q + (kBoxes * 2 * kRows * kBox + i * 32) / 16, i);
-    k = wgmma_descriptor(shared_address(sm.latent));
+    k = uniform(wgmma_descriptor(shared_address(sm.latent)));
 #pragma unroll
     for (int group = 1; group < kGroups; group++) {
         mbarrier_wait(shared_address(&sm.rows.full[group]), phase);
@@ -212,8 +212,8 @@ __device__ __forceinline__ void release(bf16_smem &sm, int group, int lane)
 
 __device__ __forceinline__ void accumulate(bf16_smem &sm, float (&o)[8][8])
 {
-    const uint32_t v = wgmma_descriptor(shared_address(sm.latent));
-    const uint32_t p = wgmma_descriptor(shared_address(sm.p));
+    const uint32_t v = uniform(wgmma_descriptor(shared_address(sm.latent)));
+    const uint32_t p = uniform(wgmma_descriptor(shared_address(sm.p)));
     wgmma_fence();
 #pragma unroll
     for (int pair = 0; pair < 4; pair++) {

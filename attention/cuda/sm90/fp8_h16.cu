@@ -155,8 +155,8 @@ __device__ __forceinline__ uint32_t widen_high(uint32_t x)
 __device__ __forceinline__ void scores(fp8_smem &sm, const uint8_t *row, float (&d)[4][8],
                                        float (&rope)[8], int c)
 {
-    const uint32_t q = wgmma_descriptor(shared_address(sm.q));
-    const uint32_t q_rope = wgmma_descriptor(shared_address(sm.q_rope));
+    const uint32_t q = uniform(wgmma_descriptor(shared_address(sm.q)));
+    const uint32_t q_rope = uniform(wgmma_descriptor(shared_address(sm.q_rope)));
     uint32_t k[4][4], a[2][8][4];
     wgmma_wait<0>(); /* P V of the last tile; ptxas cannot mix the two products' registers */
 #pragma unroll
@@ -230,7 +230,7 @@ __device__ __forceinline__ void accumulate(fp8_smem &sm, float (&o)[8][8], int n
                                            int lane)
 {
     const int stage = n & 1, g = lane / 4, c = lane % 4;
-    const uint32_t b = wgmma_descriptor(shared_address(sm.p[stage]));
+    const uint32_t b = uniform(wgmma_descriptor(shared_address(sm.p[stage])));
     const uint8_t *records = sm.records[stage] + 2 * c * kRecord + 128 * warp + 16 * g;
     const __half *relative = sm.relative[stage][warp] + 2 * c;
     uint32_t a[2][8][4];
