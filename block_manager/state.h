@@ -60,21 +60,23 @@ struct lkvi_bucket { /* blocks whose first unpassed fence is >= fence */
 };
 enum { LKVI_NUM_BUCKETS = 64 };
 
-struct lkvi_seq {
-    int32_t *table;
-    struct lkvi_keys *keys; /* spans of extra keys, shared with forks; NULL none */
-    uint64_t length, committed, max_tokens, hit_tokens;
-    uint64_t priority_until;
+struct lkvi_seq { /* two cache lines; a decode step touches only the first */
+    _Alignas(64) int32_t *table;
+    uint64_t length, committed, max_tokens;
     uint64_t plan_serial;
-    uint32_t generation;
-    uint32_t num_blocks, capacity;
+    uint32_t generation, num_blocks;
+    uint32_t dirty_from, emitted; /* of the caller's table row, for LKV_STEP_TABLE_TAIL */
+    uint32_t plan_fresh;
+    uint8_t plan_copy, live, whole, no_publish;
+    struct lkvi_keys *keys; /* spans of extra keys, shared with forks; NULL none */
+    uint64_t hit_tokens, priority_until;
+    uint32_t capacity;
     uint32_t reserved_blocks;           /* promised by LKV_ADMIT_WHOLE, not taken yet */
     uint32_t epoch;                     /* of admission: after a forced reset it never publishes */
     uint32_t published;                 /* blocks that commit has dealt with */
     uint32_t anchor, anchor_generation; /* the indexed block that stands for block published-1 */
-    uint32_t dirty_from, emitted;       /* of the caller's table row, for LKV_STEP_TABLE_TAIL */
-    uint32_t plan_fresh, next_free;
-    uint8_t live, whole, no_publish, plan_copy, priority, spare[3];
+    uint32_t next_free;
+    uint8_t priority;
 };
 
 struct lkvi_copy {

@@ -1,7 +1,8 @@
 /* In: one scheduler step: sequences, new tokens, row ranges. Out: the caller's table, lengths,
  * slots and positions, filled in one call under one lock.
  * First every row is planned (handles, room, widths), then every row is grown and written; a row
- * that cannot be served is named in failed_row and nothing has happened. */
+ * that cannot be served is named in failed_row and nothing has happened. Most rows of a decode step
+ * are plain: one token into a tail that nobody else reads. They have a short way through both. */
 #include "block_manager/state.h"
 
 struct row {
@@ -51,12 +52,40 @@ static lkv_status check_range(const struct lkvi_manager *m, const lkv_step *step
     return LKV_OK;
 }
 
+/* Does the step give each row one new token, which is the one that runs? */
+static int is_decode(const lkv_step *step, uint32_t i)
+{
+    return step->tokens && step->num_new && step->num_new[i] == 1 && !step->row_begin &&
+           (!step->num_rows || step->num_rows[i] == 1);
+}
+
+/* The sequence of a row that needs no room and no copy, planned; NULL: plan_row has to look. */
+static struct lkvi_seq *plan_plain(struct lkvi_manager *m, const lkv_step *step, uint32_t i)
+{
+    const uint32_t slot = (uint32_t)step->seqs[i];
+    if (!slot || slot > m->max_seqs || !is_decode(step, i))
+        return NULL;
+    struct lkvi_seq *s = &m->seqs[slot - 1];
+    const uint64_t k = s->length >> m->block_shift;
+    if (!s->live || s->generation != step->seqs[i] >> 32 || s->plan_serial == m->plan_serial ||
+        k >= s->num_blocks || s->length >= INT32_MAX ||
+        (step->block_table && s->num_blocks > step->table_width))
+        return NULL;
+    const struct lkvi_block *tail = &m->blocks[s->table[k]];
+    if (tail->refs != 1 || (tail->flags & LKVI_INDEXED) ||
+        (s->max_tokens && s->length >= s->max_tokens))
+        return NULL;
+    s->plan_serial = m->plan_serial;
+    s->plan_fresh = s->plan_copy = 0;
+    return s;
+}
+
 static lkv_status plan_row(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
                            struct lkvi_growth *total, lkv_admission *result)
 {
     struct lkvi_seq *s;
     struct row row;
-    if (!step->seqs[i])
+    if (!step->seqs[i] || plan_plain(m, step, i))
         return LKV_OK;
     LKV_TRY(lkvi_seq_find(m, step->seqs[i], &s));
     row_of(step, i, s, &row);
@@ -88,10 +117,8 @@ static const struct lkvi_seq *ahead(const struct lkvi_manager *m, const lkv_step
 static void prefetch_rows(const struct lkvi_manager *m, const lkv_step *step, uint64_t i)
 {
     const struct lkvi_seq *s = ahead(m, step, i + 30);
-    if (s) {
+    if (s)
         __builtin_prefetch(s, 1);
-        __builtin_prefetch((const char *)s + 64, 1);
-    }
     s = ahead(m, step, i + 20);
     if (s && s->num_blocks)
         __builtin_prefetch(&s->table[s->num_blocks - 1]);
@@ -144,6 +171,11 @@ static void write_table(const lkv_step *step, uint32_t i, struct lkvi_seq *s)
         s->dirty_from = s->emitted = num;
 }
 
+static int64_t slot_of(const struct lkvi_manager *m, int32_t block, uint32_t at)
+{
+    return ((int64_t)block << m->block_shift) + at;
+}
+
 static void write_slots(const struct lkvi_manager *m, int64_t *slots, const struct row *row)
 {
     uint64_t position = row->begin, left = row->num_rows;
@@ -152,7 +184,7 @@ static void write_slots(const struct lkvi_manager *m, int64_t *slots, const stru
         room = row->s->max_tokens;
     while (left && position < room) {
         uint32_t at = (uint32_t)(position & (m->block_tokens - 1)), n = m->block_tokens - at;
-        int64_t first = ((int64_t)row->s->table[position >> m->block_shift] << m->block_shift) + at;
+        int64_t first = slot_of(m, row->s->table[position >> m->block_shift], at);
         if (n > left)
             n = (uint32_t)left;
         if (n > room - position)
@@ -185,6 +217,27 @@ static void write_row(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
         write_slots(m, step->slots + first, row);
 }
 
+static void execute_plain(struct lkvi_manager *m, const lkv_step *step, uint32_t i,
+                          struct lkvi_seq *s, int32_t token, uint64_t first)
+{
+    const uint32_t at = (uint32_t)(s->length & (m->block_tokens - 1));
+    const uint32_t b = (uint32_t)s->table[s->length >> m->block_shift];
+    lkvi_block_tokens(m, b)[at] = token;
+    if (step->block_table && (!(step->flags & LKV_STEP_TABLE_TAIL) ||
+                              s->dirty_from != s->num_blocks || s->emitted != s->num_blocks))
+        write_table(step, i, s);
+    if (step->positions)
+        step->positions[first] = (int32_t)s->length;
+    if (step->slots)
+        step->slots[first] = slot_of(m, (int32_t)b, at);
+    s->length++;
+    m->sums.tokens_live++;
+    if (step->seq_lens)
+        step->seq_lens[i] = (int32_t)s->length;
+    if (step->q_indptr)
+        step->q_indptr[i + 1] = (int32_t)(first + 1);
+}
+
 static void execute(struct lkvi_manager *m, const lkv_step *step)
 {
     const int32_t *tokens = step->tokens;
@@ -194,7 +247,12 @@ static void execute(struct lkvi_manager *m, const lkv_step *step)
     for (uint32_t i = 0; i < step->num_seqs; i++) {
         struct row row;
         uint32_t slot = (uint32_t)step->seqs[i]; /* planned, so alive */
-        row_of(step, i, slot ? &m->seqs[slot - 1] : NULL, &row);
+        struct lkvi_seq *s = slot ? &m->seqs[slot - 1] : NULL;
+        if (s && !s->plan_fresh && !s->plan_copy && is_decode(step, i)) {
+            execute_plain(m, step, i, s, *tokens++, first++);
+            continue;
+        }
+        row_of(step, i, s, &row);
         if (row.s)
             lkvi_grow(m, row.s, tokens, tokens ? row.num_new : 0);
         if (tokens && step->num_new)

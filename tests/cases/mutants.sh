@@ -65,8 +65,12 @@ plant "BM-47 published at allocation" admit.c \
     '*out = lkvi_seq_start(m, s);' \
     '*out = lkvi_seq_start(m, s); for (uint64_t k = plan.hits.blocks, p = plan.hits.last; (k + 1) * m->block_tokens <= s->length; p = (uint64_t)s->table[k++]) lkvi_publish(m, (uint32_t)s->table[k], (uint32_t)p, 0);'
 plant "BM-73 32-bit slots" step.c \
-    'int64_t first = ((int64_t)row->s->table[position >> m->block_shift] << m->block_shift) + at;' \
-    'int64_t first = (int32_t)((uint32_t)row->s->table[position >> m->block_shift] << m->block_shift) + (int32_t)at;'
+    'return ((int64_t)block << m->block_shift) + at;' \
+    'return (int32_t)((uint32_t)block << m->block_shift) + (int32_t)at;'
+plant "a decode into a shared tail" step.c \
+    'if (tail->refs != 1 ||' 'if ('
+plant "a decode beyond the final length" step.c \
+    '(s->max_tokens && s->length >= s->max_tokens)' '0'
 plant "a fence forgotten" pool.c \
     'if (fence > m->cold[b].fence)' 'if (0)'
 plant "copy source not held" grow.c \
