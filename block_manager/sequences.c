@@ -4,6 +4,8 @@
  * tokens lie in the blocks, so a fork copies only numbers. */
 #include "block_manager/state.h"
 
+enum { PAGE_ENTRIES = 1024 };
+
 lkv_status lkvi_seq_find(struct lkvi_manager *m, lkv_seq handle, struct lkvi_seq **out)
 {
     uint32_t slot = (uint32_t)handle, generation = (uint32_t)(handle >> 32);
@@ -53,11 +55,22 @@ void lkvi_seq_close(struct lkvi_manager *m, struct lkvi_seq *s)
     m->free_seq = (uint32_t)(s - m->seqs) + 1;
 }
 
+/* Powers of two up to a page, then whole pages: tables come and go in all lengths, and each size
+ * class of the heap that they use keeps a slab of its own. */
+static uint64_t table_capacity(uint64_t num_blocks)
+{
+    uint64_t capacity = 16;
+    while (capacity < num_blocks && capacity < PAGE_ENTRIES)
+        capacity *= 2;
+    return num_blocks <= capacity ? capacity
+                                  : (num_blocks + PAGE_ENTRIES - 1) / PAGE_ENTRIES * PAGE_ENTRIES;
+}
+
 lkv_status lkvi_seq_ensure(struct lkvi_manager *m, struct lkvi_seq *s, uint64_t num_blocks)
 {
     if (num_blocks <= s->capacity)
         return LKV_OK;
-    uint64_t capacity = s->capacity ? num_blocks + num_blocks / 8 + 4 : num_blocks;
+    uint64_t capacity = table_capacity(s->capacity ? num_blocks + num_blocks / 8 : num_blocks);
     int32_t *table = lkvi_realloc(m->arena, s->table, capacity * sizeof *table);
     if (!table)
         return lkvi_fail(LKV_E_NO_MEMORY, "no memory for a table of %llu blocks",
