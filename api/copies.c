@@ -1,6 +1,7 @@
-/* In: the pairs of blocks that the manager wants copied. Out: the copies, for every layer and
- * plane, or the pairs for a caller who copies himself. The one idea: pairs are peeked, enqueued and
- * only then settled, so a failed copy is asked for again and never lost. */
+/* In: the pairs of blocks that the manager wants copied, inside the device or between the tiers.
+ * Out: the copies, for every layer and plane, or the pairs for a caller who copies himself. The one
+ * idea: pairs are issued, enqueued and only then settled, so a failed copy is asked for again and
+ * never lost. */
 #include <string.h>
 #include "api/check.h"
 #include "api/objects.h"
@@ -34,21 +35,71 @@ static lkv_status copy_planes(struct lkv_pool *pool, const int32_t pair[2], void
     return LKV_OK;
 }
 
+uint64_t lkvi_pool_block_bytes(const struct lkv_pool *pool)
+{
+    uint64_t bytes = pool->layers ? pool->desc.num_layers * pool->shape.block_bytes : 0;
+    for (uint32_t i = 0; i < pool->desc.num_planes; i++)
+        bytes += pool->planes[i].bytes_per_block;
+    return bytes;
+}
+
+lkv_status lkvi_pool_move(struct lkv_pool *pool, uint64_t block, uint8_t *packed, uint32_t kind,
+                          void *stream)
+{
+    const struct lkvi_backend *backend = pool->ctx->backend;
+    void *state = pool->ctx->backend_state;
+    int to_host = kind == LKVI_COPY_TO_HOST;
+    for (uint32_t i = 0; i < pool->desc.num_layers; i++, packed += pool->shape.block_bytes) {
+        uint8_t *at = pool->layers[i] + block * pool->shape.block_stride;
+        LKV_TRY(backend->copy(state, to_host ? packed : at, to_host ? at : packed,
+                              pool->shape.block_bytes, kind, stream));
+    }
+    for (uint32_t i = 0; i < pool->desc.num_planes; i++) {
+        const struct lkvi_plane *plane = &pool->planes[i];
+        uint8_t *at = plane->base + block * plane->bytes_per_block;
+        uint8_t *to = to_host ? packed : at, *from = to_host ? at : packed;
+        if (plane->on_host)
+            memcpy(to, from, plane->bytes_per_block);
+        else
+            LKV_TRY(backend->copy(state, to, from, plane->bytes_per_block, kind, stream));
+        packed += plane->bytes_per_block;
+    }
+    return LKV_OK;
+}
+
+/* Ids behind the device's are the host tier's. */
+static lkv_status copy_pair(struct lkv_pool *pool, const int32_t pair[2], void *stream)
+{
+    const int64_t first = (int64_t)pool->desc.num_blocks + 1;
+    uint8_t *host = pool->host.base;
+    if (pair[0] >= first)
+        return lkvi_pool_move(pool, (uint64_t)pair[1],
+                              host + (uint64_t)(pair[0] - first) * pool->host.block_bytes,
+                              LKVI_COPY_TO_DEVICE, stream);
+    if (pair[1] >= first)
+        return lkvi_pool_move(pool, (uint64_t)pair[0],
+                              host + (uint64_t)(pair[1] - first) * pool->host.block_bytes,
+                              LKVI_COPY_TO_HOST, stream);
+    LKV_TRY(copy_records(pool, pair, stream));
+    return copy_planes(pool, pair, stream);
+}
+
+/* As many as there are now: those that a copy's fence sets free wait for the next call. What was
+ * enqueued before one fails is settled, the rest is asked for again. */
 static lkv_status apply_waiting(struct lkv_pool *pool, uint64_t fence, void *stream)
 {
     int32_t pairs[PAIRS_AT_A_TIME][2];
+    lkv_status status = LKV_OK;
     uint64_t waiting;
     do {
-        LKV_TRY(lkvi_manager_peek_copies(pool->manager, pairs[0], PAIRS_AT_A_TIME, &waiting));
+        uint64_t done = 0;
+        lkvi_manager_issue_copies(pool->manager, pairs[0], PAIRS_AT_A_TIME, &waiting);
         uint64_t n = waiting < PAIRS_AT_A_TIME ? waiting : PAIRS_AT_A_TIME;
-        for (uint64_t i = 0; i < n; i++) {
-            LKV_TRY(copy_records(pool, pairs[i], stream));
-            LKV_TRY(copy_planes(pool, pairs[i], stream));
-        }
-        if (n)
-            LKV_TRY(lkvi_manager_settle_copies(pool->manager, n, fence));
-    } while (waiting > PAIRS_AT_A_TIME);
-    return LKV_OK;
+        while (done < n && (status = copy_pair(pool, pairs[done], stream)) == LKV_OK)
+            done++;
+        lkvi_manager_settle_copies(pool->manager, done, fence);
+    } while (status == LKV_OK && waiting > PAIRS_AT_A_TIME);
+    return status;
 }
 
 lkv_status lkv_pool_apply_copies(lkv_pool *pool, uint64_t fence, void *stream)
@@ -69,14 +120,13 @@ static lkv_status take_waiting(struct lkvi_manager *manager, int32_t *pairs, uin
                                uint64_t fence, uint64_t *num)
 {
     uint64_t waiting;
-    LKV_TRY(lkvi_manager_peek_copies(manager, NULL, 0, &waiting));
-    if (waiting <= capacity)
-        LKV_TRY(lkvi_manager_peek_copies(manager, pairs, capacity, &waiting));
+    LKV_TRY(lkvi_manager_issue_copies(manager, pairs, capacity, &waiting));
+    if (waiting > capacity)
+        LKV_TRY(lkvi_manager_settle_copies(manager, 0, 0));
     if (waiting > capacity)
         return lkvi_fail(LKV_E_INVALID, "capacity is %llu pairs; need %llu",
                          (unsigned long long)capacity, (unsigned long long)waiting);
-    if (waiting)
-        LKV_TRY(lkvi_manager_settle_copies(manager, waiting, fence));
+    LKV_TRY(lkvi_manager_settle_copies(manager, waiting, fence));
     *num = waiting;
     return LKV_OK;
 }

@@ -28,6 +28,12 @@ struct lkvi_plane {
     uint32_t on_host;
 };
 
+/* Host memory behind the device's: of each host block first its layers, then its planes, packed. */
+struct lkvi_host_memory {
+    uint8_t *base; /* pinned; NULL: none */
+    uint64_t block_bytes;
+};
+
 struct lkv_pool {
     struct lkvi_object object;
     struct lkv_context *ctx;
@@ -38,8 +44,9 @@ struct lkv_pool {
     uint8_t **layers;   /* [num_layers] device; NULL METADATA_ONLY */
     float *fixed_outer; /* [num_layers] host or NULL */
     struct lkvi_plane planes[LKVI_MAX_PLANES];
+    struct lkvi_host_memory host;
     struct lkvi_fault_record *faults; /* device */
-    pthread_mutex_t copies;           /* held from peek to settle */
+    pthread_mutex_t copies;           /* held from issue to settle */
     uint32_t copies_ready;            /* the mutex exists */
 };
 
@@ -80,6 +87,12 @@ void lkvi_pool_drop(struct lkv_pool *pool);
 
 /* The manager of a live LIBRARY pool. */
 lkv_status lkvi_pool_manager(const struct lkv_pool *pool, struct lkvi_manager **out);
+/* The bytes of one block, all layers, then all planes, in a row. */
+uint64_t lkvi_pool_block_bytes(const struct lkv_pool *pool);
+/* Between that row at `packed` in host memory and block `block` of the device, kind
+ * LKVI_COPY_TO_HOST or LKVI_COPY_TO_DEVICE: enqueued on stream. */
+lkv_status lkvi_pool_move(struct lkv_pool *pool, uint64_t block, uint8_t *packed, uint32_t kind,
+                          void *stream);
 /* One layer of a live pool with record memory, as the backend sees it. */
 lkv_status lkvi_pool_store(const struct lkv_pool *pool, uint32_t layer, struct lkvi_store *out);
 

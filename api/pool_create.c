@@ -25,6 +25,8 @@ static void pool_destroy(struct lkv_pool *pool)
             backend->release(state, pool->planes[i].base, pool->planes[i].on_host);
     if (pool->memory)
         backend->release(state, pool->memory, 0);
+    if (pool->host.base)
+        backend->release(state, pool->host.base, 1);
     if (pool->faults)
         backend->release(state, pool->faults, 0);
     lkvi_free(NULL, pool->layers);
@@ -115,6 +117,7 @@ static lkv_status build_host(struct lkv_pool *pool, const lkv_pool_desc *d)
         return LKV_OK;
     struct lkvi_manager_config config = {.num_blocks = d->num_blocks,
                                          .base_blocks = pool->shape.base_blocks,
+                                         .host_blocks = d->host_blocks,
                                          .tokens_per_block = d->tokens_per_block,
                                          .max_seqs = d->max_seqs ? d->max_seqs : DEFAULT_MAX_SEQS,
                                          .flags =
@@ -143,6 +146,23 @@ static lkv_status build_layers(struct lkv_pool *pool, const lkv_pool_desc *d)
     return LKV_OK;
 }
 
+static lkv_status build_host_tier(struct lkv_pool *pool, const lkv_pool_desc *d)
+{
+    void *fresh = NULL;
+    uint64_t bytes;
+    pool->host.block_bytes = lkvi_pool_block_bytes(pool);
+    if (!d->host_blocks)
+        return LKV_OK;
+    if (__builtin_mul_overflow(d->host_blocks, pool->host.block_bytes, &bytes) ||
+        bytes > (uint64_t)1 << 50)
+        return lkvi_fail(LKV_E_INVALID, "host_blocks is %llu of %llu bytes; need at most 2^50",
+                         (unsigned long long)d->host_blocks,
+                         (unsigned long long)pool->host.block_bytes);
+    LKV_TRY(pool->ctx->backend->allocate(pool->ctx->backend_state, bytes, 1, &fresh));
+    pool->host.base = fresh;
+    return LKV_OK;
+}
+
 static lkv_status build_device(struct lkv_pool *pool, const lkv_pool_desc *d)
 {
     const struct lkvi_backend *backend = pool->ctx->backend;
@@ -160,7 +180,7 @@ static lkv_status build_device(struct lkv_pool *pool, const lkv_pool_desc *d)
                                   plane->on_host, &fresh));
         plane->base = fresh;
     }
-    return LKV_OK;
+    return build_host_tier(pool, d);
 }
 
 /* Block 0 of a LIBRARY pool is zero by contract, also in memory that the caller lent. */

@@ -26,6 +26,11 @@ static lkv_status check_counts(const lkv_pool_desc *d)
     if (d->num_blocks < 1 || d->num_blocks > MAX_BLOCKS)
         return lkvi_fail(LKV_E_INVALID, "num_blocks is %llu; need 1 to %llu",
                          (unsigned long long)d->num_blocks, (unsigned long long)MAX_BLOCKS);
+    if (d->host_blocks > MAX_BLOCKS - d->num_blocks)
+        return lkvi_fail(LKV_E_INVALID, "host_blocks is %llu; need at most %llu with %llu blocks",
+                         (unsigned long long)d->host_blocks,
+                         (unsigned long long)(MAX_BLOCKS - d->num_blocks),
+                         (unsigned long long)d->num_blocks);
     if (d->max_seqs > MAX_SEQS)
         return lkvi_fail(LKV_E_INVALID, "max_seqs is %u; need at most %d", d->max_seqs, MAX_SEQS);
     if (d->num_planes > LKVI_MAX_PLANES)
@@ -63,6 +68,9 @@ static lkv_status check_owner(const lkv_pool_desc *d)
     if (d->num_events > MAX_EVENTS || (d->num_events && !(d->flags & LKV_POOL_EVENTS)))
         return lkvi_fail(LKV_E_INVALID, "num_events is %llu; need at most %d, with LKV_POOL_EVENTS",
                          (unsigned long long)d->num_events, MAX_EVENTS);
+    if (d->host_blocks && d->owner == LKV_OWNER_ENGINE)
+        return lkvi_fail(LKV_E_INVALID, "host_blocks is %llu with LKV_OWNER_ENGINE; need LIBRARY",
+                         (unsigned long long)d->host_blocks);
     if (!isfinite(d->fallback_headroom) || d->fallback_headroom < 0)
         return lkvi_fail(LKV_E_INVALID, "fallback_headroom is %g; need a finite value from 0",
                          d->fallback_headroom);

@@ -17,40 +17,23 @@ struct mover {
     void *stream;
 };
 
-/* One block's payload: `bytes` of it are at p now. */
-static lkv_status move(const struct mover *m, uint32_t block, uint8_t *p, uint32_t kind)
-{
-    struct lkv_pool *pool = m->pool;
-    const struct lkvi_backend *backend = pool->ctx->backend;
-    void *state = pool->ctx->backend_state;
-    int to_host = kind == LKVI_COPY_TO_HOST;
-    for (uint32_t i = 0; i < pool->desc.num_layers; i++, p += pool->shape.block_bytes) {
-        uint8_t *at = pool->layers[i] + block * pool->shape.block_stride;
-        LKV_TRY(backend->copy(state, to_host ? p : at, to_host ? at : p, pool->shape.block_bytes,
-                              kind, m->stream));
-    }
-    for (uint32_t i = 0; i < pool->desc.num_planes; i++) {
-        const struct lkvi_plane *plane = &pool->planes[i];
-        uint8_t *at = plane->base + block * plane->bytes_per_block;
-        uint8_t *to = to_host ? p : at, *from = to_host ? at : p;
-        if (plane->on_host)
-            memcpy(to, from, plane->bytes_per_block);
-        else
-            LKV_TRY(backend->copy(state, to, from, plane->bytes_per_block, kind, m->stream));
-        p += plane->bytes_per_block;
-    }
-    return LKV_OK;
-}
-
+/* A block that is cached on the host alone is complete there. */
 static lkv_status fetch(void *user, uint32_t block, uint8_t *to)
 {
-    return move(user, block, to, LKVI_COPY_TO_HOST);
+    const struct mover *m = user;
+    uint64_t bytes = lkvi_pool_block_bytes(m->pool);
+    if (block <= m->pool->desc.num_blocks)
+        return lkvi_pool_move(m->pool, block, to, LKVI_COPY_TO_HOST, m->stream);
+    memcpy(to, m->pool->host.base + (block - m->pool->desc.num_blocks - 1) * bytes, bytes);
+    return LKV_OK;
 }
 
 /* The copy only reads what it is given. */
 static lkv_status store(void *user, uint32_t block, const uint8_t *from)
 {
-    return move(user, block, (uint8_t *)(uintptr_t)from, LKVI_COPY_TO_DEVICE);
+    const struct mover *m = user;
+    return lkvi_pool_move(m->pool, block, (uint8_t *)(uintptr_t)from, LKVI_COPY_TO_DEVICE,
+                          m->stream);
 }
 
 static lkv_status wait_all(void *user)
@@ -74,10 +57,9 @@ static void describe(const struct lkv_pool *pool, struct lkvi_snapshot_head *hea
                                         .num_layers = d->num_layers,
                                         .tokens_per_block = d->tokens_per_block,
                                         .num_planes = d->num_planes};
-    uint64_t bytes = pool->layers ? d->num_layers * pool->shape.block_bytes : 0;
     for (uint32_t i = 0; i < d->num_planes; i++)
-        bytes += head->plane_bytes[i] = pool->planes[i].bytes_per_block;
-    head->payload_bytes = (bytes + 15) & ~(uint64_t)15;
+        head->plane_bytes[i] = pool->planes[i].bytes_per_block;
+    head->payload_bytes = (lkvi_pool_block_bytes(pool) + 15) & ~(uint64_t)15;
 }
 
 static lkv_status admit_args(const lkv_snapshot_args *given, lkv_snapshot_args *args,

@@ -1,7 +1,7 @@
 /* In: a prompt and limits. Out: a sequence with its hits and blocks for the rest, or a reason.
  * Everything that can fail comes first: the walk, the verdict on room (which counts idle hits as
  * blocks to be taken, so none is both a hit and a victim), memory. Then the hits are claimed
- * before the first block is evicted. */
+ * before the first block is evicted. A hit on the host needs a block here, and a copy into it. */
 #include "block_manager/state.h"
 
 struct plan {
@@ -45,6 +45,8 @@ static lkv_status plan_limits(const struct lkvi_manager *m, const lkv_prompt *pr
 
 static void count_hit(const struct lkvi_manager *m, uint32_t b, struct plan *plan)
 {
+    if (lkvi_on_host(m, b))
+        return;
     plan->idle += m->blocks[b].state == LKVI_IDLE;
     plan->pending += m->blocks[b].state == LKVI_PENDING;
 }
@@ -57,7 +59,7 @@ static lkv_status plan_room(const struct lkvi_manager *m, const int32_t *table, 
         count_hit(m, (uint32_t)table[i], plan);
     if (plan->hits.partial)
         count_hit(m, plan->hits.partial, plan);
-    uint64_t needed = plan->want - plan->hits.blocks + plan->idle;
+    uint64_t needed = plan->want - (plan->hits.blocks - plan->hits.on_host) + plan->idle;
     lkv_status status =
         lkvi_room(m, needed + plan->promise + plan->spare, 0, plan->pending, result);
     result->needed = needed + plan->promise;
@@ -78,15 +80,33 @@ static lkv_status plan_hits(struct lkvi_manager *m, const struct lkvi_seq *s, st
 static void take_hits(struct lkvi_manager *m, const struct lkvi_seq *s, const lkv_admit_args *args,
                       const struct plan *plan)
 {
-    for (uint64_t i = 0; i < plan->hits.blocks; i++) {
-        if (i + 4 < plan->hits.blocks)
+    uint64_t here = plan->hits.blocks - plan->hits.on_host;
+    for (uint64_t i = 0; i < here; i++) {
+        if (i + 4 < here)
             __builtin_prefetch(&m->cold[s->table[i + 4]], 1);
         lkvi_claim(m, (uint32_t)s->table[i]);
         lkvi_touch_child(m, (uint32_t)s->table[i]);
         lkvi_order_raise(m, (uint32_t)s->table[i], (uint8_t)args->priority, args->priority_until);
     }
+    for (uint64_t i = here; i < plan->hits.blocks; i++)
+        lkvi_claim(m, (uint32_t)s->table[i]); /* the copies' references */
     if (plan->hits.partial)
-        lkvi_claim(m, plan->hits.partial); /* the copy's reference */
+        lkvi_claim(m, plan->hits.partial); /* likewise */
+}
+
+/* The first of the chain first: what is on the host alone hangs under what is here. */
+static void promote_hits(struct lkvi_manager *m, struct lkvi_seq *s, const lkv_admit_args *args,
+                         struct plan *plan)
+{
+    for (uint64_t i = plan->hits.blocks - plan->hits.on_host; i < plan->hits.blocks; i++) {
+        uint32_t h = (uint32_t)s->table[i], b;
+        lkvi_take_blocks(m, &b, 1, LKVI_IN_USE);
+        lkvi_host_promote(m, h, b);
+        lkvi_copies_add(m, h, b, LKVI_COPY_PROMOTE);
+        lkvi_order_raise(m, b, (uint8_t)args->priority, args->priority_until);
+        s->table[i] = (int32_t)b;
+        plan->hits.last = b;
+    }
 }
 
 static void fill_rest(struct lkvi_manager *m, struct lkvi_seq *s, const lkv_prompt *prompt,
@@ -123,11 +143,12 @@ static void execute(struct lkvi_manager *m, struct lkvi_seq *s, const lkv_prompt
 {
     uint64_t hits = plan->hits.blocks;
     take_hits(m, s, args, plan);
+    promote_hits(m, s, args, plan);
     if (plan->want > hits) /* an empty prompt has no table yet */
         lkvi_take_blocks(m, (uint32_t *)s->table + hits, plan->want - hits, LKVI_IN_USE);
     fill_rest(m, s, prompt, hits);
     if (plan->hits.partial)
-        lkvi_copies_add(m, plan->hits.partial, (uint32_t)s->table[hits]);
+        lkvi_copies_add(m, plan->hits.partial, (uint32_t)s->table[hits], LKVI_COPY_BLOCK);
     describe(m, s, prompt, args, plan);
     m->counts.reserved += plan->promise;
     m->sums.hit_tokens += s->hit_tokens;
@@ -154,7 +175,7 @@ static lkv_status admit_locked(struct lkvi_manager *m, const lkv_prompt *prompt,
     LKV_TRY(plan_hits(m, s, &plan, result));
     if (args->priority)
         LKV_TRY(lkvi_order_ensure(m));
-    LKV_TRY(lkvi_copies_ensure(m, 1));
+    LKV_TRY(lkvi_copies_ensure(m, plan.hits.on_host + 1));
     LKV_TRY(lkvi_keys_keep(&m->keysets, keys, &kept));
     execute(m, s, prompt, args, &plan);
     s->keys = kept;
@@ -162,6 +183,7 @@ static lkv_status admit_locked(struct lkvi_manager *m, const lkv_prompt *prompt,
     result->needed -= plan.promise;
     result->hit_tokens = s->hit_tokens;
     result->partial_hit_tokens = plan.hits.partial_tokens;
+    result->host_hit_blocks = plan.hits.on_host;
     result->num_blocks = s->num_blocks;
     return LKV_OK;
 }

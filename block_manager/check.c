@@ -4,11 +4,11 @@
 #include "block_manager/state.h"
 
 struct tally {
-    uint32_t *refs;     /* [N + 1] counted from tables, pins and copies */
-    uint32_t *children; /* [N + 1] indexed blocks that name it as parent */
-    uint8_t *seen;      /* [N + 1] times in the free stack, order, parked list, leases */
-    uint64_t state[LKVI_NUM_STATES];
-    uint64_t indexed, hashed, reserved, tokens, room, seqs;
+    uint32_t *refs;     /* [M + 1] counted from tables, pins and copies */
+    uint32_t *children; /* [M + 1] indexed blocks that name it as parent */
+    uint8_t *seen;      /* [M + 1] times in the free stacks, orders, parked list, leases */
+    uint64_t state[2][LKVI_NUM_STATES];
+    uint64_t indexed[2], copies, hashed, reserved, tokens, room, seqs, swapped;
 };
 
 static lkv_status broken(const char *what, uint64_t found, uint64_t wanted, uint64_t where)
@@ -28,7 +28,7 @@ static lkv_status broken(const char *what, uint64_t found, uint64_t wanted, uint
 
 static lkv_status see(const struct lkvi_manager *m, struct tally *t, uint32_t b, uint8_t state)
 {
-    CHECK("I3 a listed id is in the pool", b >= 1 && b <= m->num_blocks, 1, b);
+    CHECK("I3 a listed id is in the pool", b >= 1 && b <= m->num_ids, 1, b);
     CHECK("I3 a listed id has the list's state", m->blocks[b].state, state, b);
     CHECK("I3 an id is listed once", ++t->seen[b], 1, b);
     return LKV_OK;
@@ -87,6 +87,26 @@ static lkv_status check_order(const struct lkvi_manager *m, struct tally *t)
     return LKV_OK;
 }
 
+static lkv_status check_host_lists(const struct lkvi_manager *m, struct tally *t)
+{
+    const struct lkvi_lru *lru = &m->host.lru;
+    uint64_t live = 0;
+    for (uint64_t i = 0; i < m->host.state[LKVI_FREE]; i++)
+        LKV_TRY(see(m, t, m->host.free[i], LKVI_FREE));
+    for (uint64_t at = lru->head; at < lru->tail; at++) {
+        uint32_t h = lru->slots[at & lru->mask];
+        if (!h)
+            continue;
+        live++;
+        LKV_TRY(see(m, t, h, LKVI_IDLE));
+        CHECK("I3 place in the order of the host", m->cold[h].place, at & lru->mask, h);
+        CHECK("I3 a host block in the host's order", lkvi_on_host(m, h), 1, h);
+    }
+    CHECK("I1 entries of the host's order", lru->live, live, 0);
+    CHECK("I1 idle host blocks", m->host.state[LKVI_IDLE], live, 0);
+    return LKV_OK;
+}
+
 static lkv_status check_lists(const struct lkvi_manager *m, struct tally *t)
 {
     for (uint64_t i = 0; i < m->counts.state[LKVI_FREE]; i++)
@@ -98,6 +118,7 @@ static lkv_status check_lists(const struct lkvi_manager *m, struct tally *t)
         CHECK("I3 parked", !!(m->blocks[b].flags & LKVI_PARKED), 1, b);
         CHECK("I3 a parked block has children", m->blocks[b].first_child != 0, 1, b);
     }
+    LKV_TRY(check_host_lists(m, t));
     return check_order(m, t);
 }
 
@@ -112,10 +133,10 @@ static lkv_status check_buckets(const struct lkvi_manager *m)
         for (uint32_t b = m->buckets[i].head; b; b = m->cold[b].place) {
             CHECK("I8 queued", !!(m->blocks[b].flags & LKVI_QUEUED), 1, b);
             CHECK("I8 fence of a queued block", m->cold[b].fence >= m->buckets[i].fence, 1, b);
-            CHECK("I8 queue length", queued++ < m->num_blocks, 1, b);
+            CHECK("I8 queue length", queued++ < m->num_ids, 1, b);
         }
     }
-    for (uint32_t b = 1; b <= m->num_blocks; b++) {
+    for (uint32_t b = 1; b <= m->num_ids; b++) {
         flagged += (m->blocks[b].flags & LKVI_QUEUED) != 0;
         if (m->blocks[b].state == LKVI_PENDING)
             CHECK("I8 a pending block waits for its fence or its copy",
@@ -141,14 +162,26 @@ static lkv_status check_seq(const struct lkvi_manager *m, const struct lkvi_seq 
     CHECK("published <= committed", (uint64_t)s->published << m->block_shift <= s->committed, 1,
           where);
     for (uint32_t i = 0; i < s->num_blocks; i++) {
-        CHECK("I7 table entry in the pool",
-              s->table[i] >= 1 && (uint32_t)s->table[i] <= m->num_blocks, 1, where);
+        CHECK("I7 table entry in the pool", s->table[i] >= 1 && (uint32_t)s->table[i] <= m->num_ids,
+              1, where);
+        CHECK("I7 table entry in the sequence's tier", lkvi_on_host(m, (uint32_t)s->table[i]),
+              s->swapped, where);
         t->refs[s->table[i]]++;
     }
     t->reserved += s->reserved_blocks;
     t->tokens += s->length;
     t->room += room;
     t->seqs++;
+    t->swapped += s->swapped;
+    return LKV_OK;
+}
+
+static lkv_status check_copy(const struct lkvi_manager *m, const struct lkvi_copy *copy,
+                             struct tally *t)
+{
+    t->refs[copy->from]++;
+    CHECK("a waiting copy's target is marked", !!(m->blocks[copy->to].flags & LKVI_COPY_TARGET), 1,
+          copy->to);
     return LKV_OK;
 }
 
@@ -157,11 +190,14 @@ static lkv_status check_holders(const struct lkvi_manager *m, struct tally *t)
     for (uint32_t i = 0; i < m->max_seqs; i++)
         if (m->seqs[i].live)
             LKV_TRY(check_seq(m, &m->seqs[i], t));
-    for (uint64_t i = 0; i < m->num_copies; i++) {
-        t->refs[m->copies[i].from]++;
-        CHECK("a waiting copy's target is marked",
-              !!(m->blocks[m->copies[i].to].flags & LKVI_COPY_TARGET), 1, m->copies[i].to);
+    for (uint64_t i = 0; i < m->num_copies; i++)
+        LKV_TRY(check_copy(m, &m->copies[i], t));
+    for (uint64_t i = 0; i < m->host.num_held; i++) {
+        LKV_TRY(check_copy(m, &m->host.held[i], t));
+        CHECK("I8 a held copy waits", m->host.held[i].after > m->passed_fence, 1, i);
     }
+    CHECK("room for the copies that wait", m->num_copies + m->host.num_held <= m->copies_capacity,
+          1, 0);
     for (uint32_t i = 0; i < m->num_leases; i++) {
         const struct lkvi_lease *lease = &m->leases[i];
         for (uint64_t k = 0; lease->live && k < lease->num_blocks; k++) {
@@ -172,6 +208,7 @@ static lkv_status check_holders(const struct lkvi_manager *m, struct tally *t)
         }
     }
     CHECK("sequences", m->sums.seqs_live, t->seqs, 0);
+    CHECK("swapped sequences", m->sums.seqs_swapped, t->swapped, 0);
     CHECK("tokens of sequences", m->sums.tokens_live, t->tokens, 0);
     CHECK("room of sequences", m->sums.room_live, t->room, 0);
     CHECK("reserved blocks", m->counts.reserved, t->reserved, 0);
@@ -185,7 +222,9 @@ static lkv_status check_indexed(const struct lkvi_manager *m, uint32_t b, struct
     const struct lkvi_block *block = &m->blocks[b];
     const int32_t *tokens = lkvi_block_tokens(m, b);
     CHECK("I4 the parent is indexed",
-          block->parent <= m->num_blocks && (m->blocks[block->parent].flags & LKVI_INDEXED), 1, b);
+          block->parent <= m->num_ids && (m->blocks[block->parent].flags & LKVI_INDEXED), 1, b);
+    CHECK("I4 nothing of the device stands under a block of the host",
+          lkvi_on_host(m, block->parent) && !lkvi_on_host(m, b), 0, b);
     if (block->flags & LKVI_HASHED)
         CHECK("I4 hash of an indexed block", m->cold[b].hash,
               lkvi_identity_hash(m, block->parent, tokens, block->keyset), b);
@@ -197,22 +236,34 @@ static lkv_status check_indexed(const struct lkvi_manager *m, uint32_t b, struct
     if (block->previous_sibling)
         CHECK("I4 sibling links", m->blocks[block->previous_sibling].next_sibling, b, b);
     else
-        CHECK("I4 first child", m->blocks[block->parent].first_child, b, b);
+        CHECK("I4 first child",
+              lkvi_on_host(m, b) ? m->host.first_child[block->parent]
+                                 : m->blocks[block->parent].first_child,
+              b, b);
     t->children[block->parent]++;
-    t->indexed++;
+    t->indexed[lkvi_on_host(m, b)]++;
     t->hashed += (block->flags & LKVI_HASHED) != 0;
+    return LKV_OK;
+}
+
+static lkv_status check_list(const struct lkvi_manager *m, uint32_t first, uint32_t parent,
+                             uint64_t *listed)
+{
+    for (uint32_t c = first; c; c = m->blocks[c].next_sibling) {
+        CHECK("I4 a listed child is indexed under its parent",
+              (m->blocks[c].flags & LKVI_INDEXED) && m->blocks[c].parent == parent, 1, c);
+        CHECK("I4 children are finite", (*listed)++ <= m->num_ids, 1, parent);
+    }
     return LKV_OK;
 }
 
 static lkv_status check_children(const struct lkvi_manager *m, const struct tally *t)
 {
-    for (uint32_t b = 0; b <= m->num_blocks; b++) {
+    for (uint32_t b = 0; b <= m->num_ids; b++) {
         uint64_t listed = 0;
-        for (uint32_t c = m->blocks[b].first_child; c; c = m->blocks[c].next_sibling) {
-            CHECK("I4 a listed child is indexed under its parent",
-                  (m->blocks[c].flags & LKVI_INDEXED) && m->blocks[c].parent == b, 1, c);
-            CHECK("I4 children are finite", listed++ <= m->num_blocks, 1, b);
-        }
+        LKV_TRY(check_list(m, m->blocks[b].first_child, b, &listed));
+        if (m->host.num_blocks)
+            LKV_TRY(check_list(m, m->host.first_child[b], b, &listed));
         CHECK("I4 children of a block", listed, t->children[b], b);
     }
     uint64_t entries = 0;
@@ -226,19 +277,49 @@ static lkv_status check_children(const struct lkvi_manager *m, const struct tall
               b);
     }
     CHECK("I4 entries of the hash table", entries, t->hashed, 0);
-    CHECK("I4 cached blocks", m->counts.cached, t->indexed, 0);
-    if (m->events.capacity)
-        CHECK("I6 keys that the events have left", m->events.stored, t->indexed, 0);
+    CHECK("I4 cached blocks", m->counts.cached, t->indexed[0], 0);
+    CHECK("I4 cached blocks of the host", m->host.cached, t->indexed[1], 0);
+    CHECK("I4 copies of cached blocks", m->host.copies, t->copies, 0);
+    if (!m->events.capacity)
+        return LKV_OK;
+    CHECK("I6 keys that the events have left", m->events.stored[LKV_TIER_DEVICE], t->indexed[0], 0);
+    CHECK("I6 keys that they have left on the host", m->events.stored[LKV_TIER_HOST],
+          t->indexed[1] + t->copies, 0);
+    return LKV_OK;
+}
+
+/* A copy and its original name each other, and say the same. */
+static lkv_status check_host_block(const struct lkvi_manager *m, uint32_t h, struct tally *t)
+{
+    uint32_t b = m->host.copy_of[h];
+    int is_copy = (m->blocks[h].flags & LKVI_HOST_COPY) != 0;
+    CHECK("I4 a finished copy is a copy of something", is_copy && !b, 0, h);
+    CHECK("I4 an idle host block is a copy or cached",
+          m->blocks[h].state == LKVI_IDLE && !is_copy && !(m->blocks[h].flags & LKVI_INDEXED), 0,
+          h);
+    CHECK("I4 host blocks are not lent", m->blocks[h].state == LKVI_LENT, 0, h);
+    CHECK("I4 no child on the device", m->blocks[h].first_child, 0, h);
+    t->copies += (uint64_t)is_copy;
+    if (!b)
+        return LKV_OK;
+    CHECK("I4 a copy has no identity of its own", m->blocks[h].flags & LKVI_INDEXED, 0, h);
+    CHECK("I4 a copy and its original", m->host.copy_of[b], h, b);
+    CHECK("I4 the original is cached on the device",
+          !lkvi_on_host(m, b) && (m->blocks[b].flags & LKVI_INDEXED), 1, b);
+    CHECK(
+        "I4 a copy has the tokens of its original",
+        memcmp(lkvi_block_tokens(m, b), lkvi_block_tokens(m, h), m->block_tokens * sizeof(int32_t)),
+        0, h);
     return LKV_OK;
 }
 
 static lkv_status check_blocks(const struct lkvi_manager *m, struct tally *t)
 {
-    for (uint32_t b = 1; b <= m->num_blocks; b++) {
+    for (uint32_t b = 1; b <= m->num_ids; b++) {
         const struct lkvi_block *block = &m->blocks[b];
         CHECK("I1 a known state", block->state > LKVI_RESERVED && block->state < LKVI_NUM_STATES, 1,
               b);
-        t->state[block->state]++;
+        t->state[lkvi_on_host(m, b)][block->state]++;
         CHECK("I2 references", block->refs, t->refs[b], b);
         CHECK("I2 in use if and only if referenced", block->state == LKVI_IN_USE, block->refs > 0,
               b);
@@ -247,15 +328,19 @@ static lkv_status check_blocks(const struct lkvi_manager *m, struct tally *t)
         CHECK("no scratch mark between calls", block->flags & LKVI_MARK, 0, b);
         if (block->state == LKVI_FREE || block->state == LKVI_LENT)
             CHECK("I4 free and lent blocks have no identity", block->flags & LKVI_INDEXED, 0, b);
-        if (block->state == LKVI_IDLE)
+        if (lkvi_on_host(m, b))
+            LKV_TRY(check_host_block(m, b, t));
+        else if (block->state == LKVI_IDLE)
             CHECK("I4 idle blocks have an identity", !!(block->flags & LKVI_INDEXED), 1, b);
         if (block->flags & LKVI_INDEXED)
             LKV_TRY(check_indexed(m, b, t));
         else
-            CHECK("I4 no identity, no children", block->first_child, 0, b);
+            CHECK("I4 no identity, no children", lkvi_any_child(m, b), 0, b);
     }
-    for (uint32_t state = LKVI_FREE; state < LKVI_NUM_STATES; state++)
-        CHECK("I1 blocks in a state", m->counts.state[state], t->state[state], state);
+    for (uint32_t state = LKVI_FREE; state < LKVI_NUM_STATES; state++) {
+        CHECK("I1 blocks in a state", m->counts.state[state], t->state[0][state], state);
+        CHECK("I1 host blocks in a state", m->host.state[state], t->state[1][state], state);
+    }
     CHECK("I1 the root has no state", m->blocks[0].state, LKVI_RESERVED, 0);
     return check_children(m, t);
 }
@@ -274,7 +359,7 @@ static lkv_status check_keysets(const struct lkvi_manager *m)
     uint64_t held = 0, counted = 0;
     for (uint32_t set = 1; set < m->keysets.num_used; set++)
         held += m->keysets.sets[set].data ? m->keysets.sets[set].refs : 0;
-    for (uint32_t b = 1; b <= m->num_blocks; b++) {
+    for (uint32_t b = 1; b <= m->num_ids; b++) {
         counted += m->blocks[b].keyset != 0;
         CHECK("a key set only with an identity",
               m->blocks[b].keyset && !(m->blocks[b].flags & LKVI_INDEXED), 0, b);
@@ -304,7 +389,7 @@ static lkv_status check_all(const struct lkvi_manager *m, struct tally *t)
 lkv_status lkvi_manager_check(struct lkvi_manager *m)
 {
     struct tally t = {.refs = NULL};
-    size_t n = (size_t)m->num_blocks + 1;
+    size_t n = (size_t)m->num_ids + 1;
     lkvi_lock(m);
     t.refs = lkvi_zalloc(m->arena, n, sizeof *t.refs);
     t.children = lkvi_zalloc(m->arena, n, sizeof *t.children);

@@ -6,7 +6,7 @@
 
 static int may_publish(const struct lkvi_manager *m, const struct lkvi_seq *s)
 {
-    return !(m->flags & LKV_POOL_NO_CACHE) && !s->no_publish && s->epoch == m->epoch;
+    return !(m->flags & LKV_POOL_NO_CACHE) && !s->no_publish && !s->swapped && s->epoch == m->epoch;
 }
 
 static int has_spans(const struct lkvi_seq *s)
@@ -64,7 +64,11 @@ static uint32_t publish_one(struct lkvi_manager *m, struct lkvi_seq *s, uint32_t
     }
     lkvi_keyset_release(&m->keysets, block->keyset);
     block->keyset = LKVI_KEYSET_NONE;
-    return twin;
+    if (!lkvi_on_host(m, twin))
+        return twin;
+    lkvi_order_raise(m, b, s->priority, s->priority_until);
+    lkvi_host_promote(m, twin, b); /* computed again: no copy is needed */
+    return b;
 }
 
 static lkv_status publish(struct lkvi_manager *m, struct lkvi_seq *s, uint32_t end)

@@ -18,7 +18,7 @@ static uint64_t drop_blocks(struct lkvi_manager *m, const lkv_key *key)
     uint64_t before = m->counts.cached;
     uint32_t last = LKVI_KEYSET_NONE;
     int carries = 0;
-    for (uint32_t b = 1; b <= m->num_blocks; b++) {
+    for (uint32_t b = 1; b <= m->num_ids; b++) {
         uint32_t set = m->blocks[b].keyset;
         if (!set)
             continue;

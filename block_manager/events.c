@@ -14,7 +14,7 @@ lkv_status lkvi_events_create(struct lkvi_manager *m, uint32_t capacity)
         return LKV_OK;
     e->ring = lkvi_zalloc(m->arena, capacity, sizeof *e->ring);
     e->tokens = lkvi_zalloc(m->arena, capacity, m->block_tokens * sizeof *e->tokens);
-    e->digests = lkvi_zalloc(m->arena, (size_t)m->num_blocks + 1, LKVI_DIGEST_BYTES);
+    e->digests = lkvi_zalloc(m->arena, (size_t)m->num_ids + 1, LKVI_DIGEST_BYTES);
     if (!e->ring || !e->tokens || !e->digests)
         return lkvi_fail(LKV_E_NO_MEMORY, "no memory for a ring of %u events", capacity);
     memcpy(e->digests, m->identity, LKVI_DIGEST_BYTES);
@@ -36,36 +36,85 @@ static struct lkvi_event *push(struct lkvi_manager *m, uint32_t kind)
     return event;
 }
 
-void lkvi_events_stored(struct lkvi_manager *m, uint32_t b)
+/* b has the identity; its digest is known. */
+static void tell_stored(struct lkvi_manager *m, uint32_t b, uint32_t tier)
 {
     const struct lkvi_block *block = &m->blocks[b];
-    const struct lkvi_keyset *keys = block->keyset ? &m->keysets.sets[block->keyset] : NULL;
-    if (!m->events.capacity)
-        return;
     uint64_t slot = m->events.next % m->events.capacity;
     struct lkvi_event *event = push(m, LKV_EVENT_STORED);
-    lkvi_digest(digest_of(m, block->parent), lkvi_block_tokens(m, b), m->block_tokens,
-                keys ? keys->data : NULL, keys ? keys->bytes : 0, digest_of(m, b));
+    event->tier = (uint16_t)tier;
     memcpy(event->parent, digest_of(m, block->parent), LKVI_DIGEST_BYTES);
     memcpy(event->digest, digest_of(m, b), LKVI_DIGEST_BYTES);
     memcpy(m->events.tokens + slot * m->block_tokens, lkvi_block_tokens(m, b),
            m->block_tokens * sizeof(int32_t));
     event->keyset = block->keyset;
     lkvi_keyset_retain(&m->keysets, event->keyset);
-    m->events.stored++;
+    m->events.stored[tier]++;
+}
+
+static void tell_removed(struct lkvi_manager *m, uint32_t b, uint32_t tier, uint32_t remaining)
+{
+    uint32_t reason = m->events.reason;
+    if (!reason)
+        reason = m->blocks[b].state == LKVI_IDLE || (tier == LKV_TIER_HOST && remaining)
+                     ? LKV_REMOVED_EVICTED
+                     : LKV_REMOVED_DETACHED;
+    struct lkvi_event *event = push(m, LKV_EVENT_REMOVED);
+    event->reason = reason;
+    event->tier = (uint16_t)tier;
+    event->remaining = (uint16_t)remaining;
+    memcpy(event->digest, digest_of(m, b), LKVI_DIGEST_BYTES);
+    m->events.stored[tier]--;
+}
+
+void lkvi_events_stored(struct lkvi_manager *m, uint32_t b)
+{
+    const struct lkvi_block *block = &m->blocks[b];
+    const struct lkvi_keyset *keys = block->keyset ? &m->keysets.sets[block->keyset] : NULL;
+    if (!m->events.capacity)
+        return;
+    lkvi_digest(digest_of(m, block->parent), lkvi_block_tokens(m, b), m->block_tokens,
+                keys ? keys->data : NULL, keys ? keys->bytes : 0, digest_of(m, b));
+    tell_stored(m, b, LKV_TIER_DEVICE);
+}
+
+static int has_copy(const struct lkvi_manager *m, uint32_t b)
+{
+    uint32_t h = m->host.num_blocks ? m->host.copy_of[b] : 0;
+    return h && (m->blocks[h].flags & LKVI_HOST_COPY);
 }
 
 void lkvi_events_removed(struct lkvi_manager *m, uint32_t b)
 {
-    uint32_t reason = m->events.reason;
     if (!m->events.capacity)
         return;
-    if (!reason)
-        reason = m->blocks[b].state == LKVI_IDLE ? LKV_REMOVED_EVICTED : LKV_REMOVED_DETACHED;
-    struct lkvi_event *event = push(m, LKV_EVENT_REMOVED);
-    event->reason = reason;
-    memcpy(event->digest, digest_of(m, b), LKVI_DIGEST_BYTES);
-    m->events.stored--;
+    if (lkvi_on_host(m, b))
+        tell_removed(m, b, LKV_TIER_HOST, 0);
+    else
+        tell_removed(m, b, LKV_TIER_DEVICE, (uint32_t)has_copy(m, b));
+}
+
+void lkvi_events_moving(struct lkvi_manager *m, uint32_t from, uint32_t to)
+{
+    if (!m->events.capacity)
+        return;
+    memcpy(digest_of(m, to), digest_of(m, from), LKVI_DIGEST_BYTES);
+    if (lkvi_on_host(m, from))
+        tell_stored(m, from, LKV_TIER_DEVICE);
+    else
+        tell_removed(m, from, LKV_TIER_DEVICE, 1);
+}
+
+void lkvi_events_copied(struct lkvi_manager *m, uint32_t b)
+{
+    if (m->events.capacity)
+        tell_stored(m, b, LKV_TIER_HOST);
+}
+
+void lkvi_events_copy_removed(struct lkvi_manager *m, uint32_t b, uint32_t remaining)
+{
+    if (m->events.capacity)
+        tell_removed(m, b, LKV_TIER_HOST, remaining);
 }
 
 void lkvi_events_cleared(struct lkvi_manager *m)
@@ -73,7 +122,7 @@ void lkvi_events_cleared(struct lkvi_manager *m)
     if (!m->events.capacity)
         return;
     push(m, LKV_EVENT_CLEARED);
-    m->events.stored = 0;
+    m->events.stored[LKV_TIER_DEVICE] = m->events.stored[LKV_TIER_HOST] = 0;
 }
 
 uint64_t lkvi_events_keysets(const struct lkvi_manager *m)
@@ -88,8 +137,11 @@ uint64_t lkvi_events_keysets(const struct lkvi_manager *m)
 
 static lkv_event describe(const struct lkvi_event *event, uint64_t seq)
 {
-    lkv_event out = {
-        .seq = seq, .kind = event->kind, .tier = LKV_TIER_DEVICE, .reason = event->reason};
+    lkv_event out = {.seq = seq,
+                     .kind = event->kind,
+                     .tier = event->tier,
+                     .reason = event->reason,
+                     .remaining_copies = event->remaining};
     memcpy(out.parent, event->parent, LKVI_DIGEST_BYTES);
     memcpy(out.digest, event->digest, LKVI_DIGEST_BYTES);
     return out;

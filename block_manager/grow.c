@@ -49,7 +49,7 @@ static void copy_tail(struct lkvi_manager *m, struct lkvi_seq *s)
     memcpy(lkvi_block_tokens(m, to), lkvi_block_tokens(m, from),
            (s->length & (m->block_tokens - 1)) * sizeof(int32_t));
     s->table[i] = (int32_t)to;
-    lkvi_copies_add(m, from, to);
+    lkvi_copies_add(m, from, to, LKVI_COPY_BLOCK);
     if (i < s->dirty_from)
         s->dirty_from = i;
 }
@@ -94,7 +94,7 @@ static lkv_status grow_call(struct lkvi_manager *m, lkv_seq seq, const int32_t *
 {
     struct lkvi_seq *s;
     struct lkvi_growth total = {0, 0, 0};
-    LKV_TRY(lkvi_seq_find(m, seq, &s));
+    LKV_TRY(lkvi_seq_resident(m, seq, &s));
     lkvi_room(m, 0, 0, 0, result);
     LKV_TRY(lkvi_grow_plan(m, s, n, &total, result));
     LKV_TRY(lkvi_copies_ensure(m, total.copies));

@@ -4,11 +4,15 @@
 #include <sys/mman.h>
 #include "block_manager/state.h"
 
+enum { RUN_AT_A_TIME = 4096 };
+
 static lkv_status config_check(const struct lkvi_manager_config *config)
 {
-    if (config->num_blocks < 1 || config->num_blocks >= INT32_MAX)
-        return lkvi_fail(LKV_E_INVALID, "num_blocks is %llu; need 1..2^31 - 2",
-                         (unsigned long long)config->num_blocks);
+    if (config->num_blocks < 1 || config->num_blocks >= INT32_MAX ||
+        config->host_blocks >= INT32_MAX - config->num_blocks)
+        return lkvi_fail(
+            LKV_E_INVALID, "num_blocks is %llu, host_blocks %llu; need 1 and 0, to 2^31 - 2 in all",
+            (unsigned long long)config->num_blocks, (unsigned long long)config->host_blocks);
     if (config->base_blocks > config->num_blocks)
         return lkvi_fail(LKV_E_INVALID, "base_blocks is %llu; need at most num_blocks %llu",
                          (unsigned long long)config->base_blocks,
@@ -32,7 +36,7 @@ static void advise_huge(void *p, uint64_t bytes)
 
 static lkv_status arrays_create(struct lkvi_manager *m)
 {
-    uint64_t n = (uint64_t)m->num_blocks + 1;
+    uint64_t n = (uint64_t)m->num_ids + 1;
     m->blocks = lkvi_zalloc(m->arena, n, sizeof *m->blocks);
     m->cold = lkvi_zalloc(m->arena, n, sizeof *m->cold);
     m->tokens = lkvi_zalloc(m->arena, n, m->block_tokens * sizeof *m->tokens);
@@ -62,6 +66,7 @@ static void lists_fill(struct lkvi_manager *m)
 static lkv_status build(struct lkvi_manager *m, const struct lkvi_manager_config *config)
 {
     m->num_blocks = (uint32_t)config->num_blocks;
+    m->num_ids = (uint32_t)(config->num_blocks + config->host_blocks);
     m->base_blocks = (uint32_t)config->base_blocks;
     m->block_tokens = config->tokens_per_block;
     m->block_shift = (uint32_t)__builtin_ctz(config->tokens_per_block);
@@ -71,7 +76,8 @@ static lkv_status build(struct lkvi_manager *m, const struct lkvi_manager_config
     m->keysets.secret = m->index.secret;
     LKV_TRY(arrays_create(m));
     LKV_TRY(lkvi_lru_create(&m->lru, m->arena, m->num_blocks));
-    LKV_TRY(lkvi_index_create(&m->index, m->arena, m->num_blocks, config->hash_bits));
+    LKV_TRY(lkvi_index_create(&m->index, m->arena, m->num_ids, config->hash_bits));
+    LKV_TRY(lkvi_host_create(m, config->host_blocks));
     advise_huge(m->index.slots, m->index.capacity * sizeof *m->index.slots);
     memcpy(m->identity, config->identity, sizeof m->identity);
     LKV_TRY(lkvi_events_create(m, config->event_slots));
@@ -150,7 +156,8 @@ lkv_status lkvi_manager_reset(struct lkvi_manager *m, uint32_t flags)
         return lkvi_fail(LKV_E_INVALID, "reset flags are %#x; known are %#x", flags,
                          LKV_RESET_FORCE);
     lkvi_lock(m);
-    uint64_t live = m->counts.state[LKVI_IN_USE] + m->counts.state[LKVI_PENDING];
+    uint64_t live = m->counts.state[LKVI_IN_USE] + m->counts.state[LKVI_PENDING] +
+                    m->host.state[LKVI_IN_USE] + m->host.state[LKVI_PENDING];
     if (live && !(flags & LKV_RESET_FORCE))
         return lkvi_unlock(m, lkvi_fail(LKV_E_BUSY,
                                         "%llu blocks are in use or behind a fence; need 0, or "
@@ -161,20 +168,41 @@ lkv_status lkvi_manager_reset(struct lkvi_manager *m, uint32_t flags)
     return lkvi_unlock(m, LKV_OK);
 }
 
-static uint64_t longest_free_run(const struct lkvi_manager *m)
+/* A walk over all blocks, which others need not wait for: a few at a time, and exact if nothing
+ * changes meanwhile. */
+static uint64_t longest_free_run(struct lkvi_manager *m)
 {
     uint64_t run = 0, longest = 0;
-    for (uint32_t b = 1; b <= m->num_blocks; b++) {
-        run = m->blocks[b].state <= LKVI_IDLE ? run + 1 : 0;
-        longest = run > longest ? run : longest;
+    for (uint64_t b = 1; b <= m->num_blocks;) {
+        lkvi_lock(m);
+        for (uint64_t end = b + RUN_AT_A_TIME; b < end && b <= m->num_blocks; b++) {
+            run = m->blocks[b].state <= LKVI_IDLE ? run + 1 : 0;
+            longest = run > longest ? run : longest;
+        }
+        lkvi_unlock(m, LKV_OK);
     }
     return longest;
 }
 
-lkv_status lkvi_manager_query(struct lkvi_manager *m, lkv_pool_stats *stats)
+static void query_host(const struct lkvi_manager *m, lkv_pool_stats *stats)
 {
-    struct lkvi_arena_stats memory;
-    lkvi_lock(m);
+    const struct lkvi_host_tier *host = &m->host;
+    stats->host_blocks_total = host->num_blocks;
+    stats->host_blocks_free = host->state[LKVI_FREE];
+    stats->host_blocks_idle = host->state[LKVI_IDLE];
+    stats->host_blocks_in_use = host->state[LKVI_IN_USE];
+    stats->host_blocks_pending = host->state[LKVI_PENDING];
+    stats->host_blocks_cached = host->cached;
+    stats->host_blocks_copies = host->copies;
+    stats->seqs_swapped = m->sums.seqs_swapped;
+    stats->demoted_blocks = m->sums.copied[LKVI_COPY_DEMOTE];
+    stats->promoted_blocks = m->sums.copied[LKVI_COPY_PROMOTE];
+    stats->swapped_out_blocks = m->sums.copied[LKVI_COPY_SWAP_OUT];
+    stats->swapped_in_blocks = m->sums.copied[LKVI_COPY_SWAP_IN];
+}
+
+static void query_locked(const struct lkvi_manager *m, lkv_pool_stats *stats)
+{
     stats->blocks_total = m->num_blocks;
     stats->blocks_base = m->base_blocks;
     stats->blocks_free = m->counts.state[LKVI_FREE];
@@ -191,10 +219,18 @@ lkv_status lkvi_manager_query(struct lkvi_manager *m, lkv_pool_stats *stats)
     stats->partial_hit_tokens = m->sums.partial_hit_tokens;
     stats->prompt_tokens = m->sums.prompt_tokens;
     stats->evicted_blocks = m->sums.evicted;
-    stats->copied_blocks = m->sums.copied;
+    stats->copied_blocks = m->sums.copied[LKVI_COPY_BLOCK];
     stats->published_blocks = m->sums.published;
-    stats->longest_free_run = longest_free_run(m);
+    query_host(m, stats);
+}
+
+lkv_status lkvi_manager_query(struct lkvi_manager *m, lkv_pool_stats *stats)
+{
+    struct lkvi_arena_stats memory;
+    lkvi_lock(m);
+    query_locked(m, stats);
     lkvi_unlock(m, LKV_OK);
+    stats->longest_free_run = longest_free_run(m);
     lkvi_arena_query(m->arena, &memory);
     stats->metadata_allocated_bytes = memory.allocated_bytes;
     stats->metadata_active_bytes = memory.active_bytes;

@@ -14,6 +14,7 @@ struct lkvi_manager;
 struct lkvi_manager_config {
     uint64_t num_blocks; /* N: ids 1..N */
     uint64_t base_blocks;
+    uint64_t host_blocks; /* of the host tier: ids N + 1 and up; 0: none */
     uint32_t tokens_per_block;
     uint32_t max_seqs;
     uint32_t flags;       /* LKV_POOL_NO_CACHE, LKV_POOL_NO_PARTIAL */
@@ -40,13 +41,19 @@ lkv_status lkvi_seq_table(struct lkvi_manager *m, lkv_seq seq, int32_t *blocks, 
                           uint64_t *num_blocks);
 lkv_status lkvi_seq_common(struct lkvi_manager *m, const lkv_seq *seqs, uint64_t num_seqs,
                            uint64_t *num_blocks);
+lkv_status lkvi_seq_swap_out(struct lkvi_manager *m, lkv_seq seq, uint64_t fence,
+                             lkv_admission *result);
+lkv_status lkvi_seq_swap_in(struct lkvi_manager *m, lkv_seq seq, lkv_admission *result);
 lkv_status lkvi_manager_step(struct lkvi_manager *m, lkv_step *step, lkv_admission *result);
 
 /* Copies that wait: peek writes the first min(capacity, waiting) in order and sets *num to how many
- * wait (pairs may be NULL with capacity 0); settle declares the first num of them enqueued (sources
- * held until fence). api/ serialises peek with its settle. */
+ * wait (pairs may be NULL with capacity 0). issue does the same and says that the written ones are
+ * being run: they cannot be taken back until settle, which declares the first num of them enqueued
+ * (sources held until fence) and the others waiting again. api/ serialises issue and settle. */
 lkv_status lkvi_manager_peek_copies(struct lkvi_manager *m, int32_t *pairs, uint64_t capacity,
                                     uint64_t *num);
+lkv_status lkvi_manager_issue_copies(struct lkvi_manager *m, int32_t *pairs, uint64_t capacity,
+                                     uint64_t *num);
 lkv_status lkvi_manager_settle_copies(struct lkvi_manager *m, uint64_t num, uint64_t fence);
 lkv_status lkvi_manager_pass_fence(struct lkvi_manager *m, uint64_t fence);
 
@@ -58,6 +65,7 @@ lkv_status lkvi_lease_lend(struct lkvi_manager *m, uint64_t num_blocks, int32_t 
                            lkv_lease *out);
 lkv_status lkvi_lease_release(struct lkvi_manager *m, lkv_lease lease, uint64_t fence);
 
+lkv_status lkvi_manager_demote(struct lkvi_manager *m, uint64_t n, uint64_t *queued);
 lkv_status lkvi_manager_evict(struct lkvi_manager *m, uint64_t n, uint64_t *evicted);
 lkv_status lkvi_manager_drop(struct lkvi_manager *m, const lkv_key *key, uint64_t *dropped);
 lkv_status lkvi_manager_reset(struct lkvi_manager *m, uint32_t flags);

@@ -47,6 +47,7 @@ lkv_status lkvi_walk(struct lkvi_manager *m, const lkv_prompt *prompt, const str
             table[hits->blocks] = (int32_t)b;
         hits->last = b;
         hits->blocks++;
+        hits->on_host += (uint64_t)lkvi_on_host(m, b);
     }
     return walk_partial(m, prompt, keys, hits);
 }
@@ -59,6 +60,7 @@ static lkv_status match_locked(struct lkvi_manager *m, const lkv_prompt *prompt,
     LKV_TRY(lkvi_keys_parse(&m->keysets, prompt, &keys));
     LKV_TRY(lkvi_walk(m, prompt, keys, NULL, &hits));
     out->hit_blocks = hits.blocks;
+    out->host_hit_blocks = hits.on_host;
     out->partial_hit_tokens = hits.partial_tokens;
     out->hit_tokens = (hits.blocks << m->block_shift) + hits.partial_tokens;
     out->ticket[0] = (uint64_t)m->blocks[hits.last].generation << 32 | hits.last;
@@ -134,6 +136,7 @@ lkv_status lkvi_redeem(struct lkvi_manager *m, const lkv_prompt *prompt,
         if (!b || !lkvi_same(m, b, parent, prompt->tokens + at, keyset))
             return stale();
         table[i] = (int32_t)b;
+        hits->on_host += (uint64_t)lkvi_on_host(m, b);
     }
     return b ? stale() : redeem_partial(m, prompt, keys, hits);
 }

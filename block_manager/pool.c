@@ -15,13 +15,23 @@ enum { FETCH_FAR = 24, FETCH_NEAR = 12 };
 static void set_state(struct lkvi_manager *m, uint32_t b, uint8_t state)
 {
     m->blocks[b].state = state;
-    m->counts.state[state]++;
+    lkvi_states(m, b)[state]++;
+}
+
+void lkvi_hold(struct lkvi_manager *m, uint32_t b, uint8_t state)
+{
+    m->blocks[b].refs = state == LKVI_IN_USE;
+    set_state(m, b, state);
 }
 
 void lkvi_make_free(struct lkvi_manager *m, uint32_t b)
 {
-    m->stack[m->counts.state[LKVI_FREE]] = b;
+    if (lkvi_on_host(m, b))
+        m->host.free[m->host.state[LKVI_FREE]] = b;
+    else
+        m->stack[m->counts.state[LKVI_FREE]] = b;
     m->blocks[b].priority = 0;
+    m->blocks[b].flags &= (uint8_t)~LKVI_BORROWED;
     set_state(m, b, LKVI_FREE);
 }
 
@@ -42,17 +52,25 @@ void lkvi_unpark(struct lkvi_manager *m, uint32_t b)
 
 void lkvi_rest_idle(struct lkvi_manager *m, uint32_t b)
 {
-    lkvi_order_push(m, b);
+    if (lkvi_on_host(m, b))
+        lkvi_lru_push(&m->host.lru, m->cold, b);
+    else if (m->blocks[b].flags & LKVI_BORROWED)
+        lkvi_order_push_oldest(m, b);
+    else
+        lkvi_order_push(m, b);
+    m->blocks[b].flags &= (uint8_t)~LKVI_BORROWED;
     set_state(m, b, LKVI_IDLE);
 }
 
-static void leave_idle(struct lkvi_manager *m, uint32_t b)
+void lkvi_leave_idle(struct lkvi_manager *m, uint32_t b)
 {
-    if (m->blocks[b].flags & LKVI_PARKED)
+    if (lkvi_on_host(m, b))
+        lkvi_lru_remove(&m->host.lru, m->cold, b);
+    else if (m->blocks[b].flags & LKVI_PARKED)
         lkvi_unpark(m, b);
     else
         lkvi_order_remove(m, b);
-    m->counts.state[LKVI_IDLE]--;
+    lkvi_states(m, b)[LKVI_IDLE]--;
 }
 
 /* ---- eviction */
@@ -84,18 +102,18 @@ static void detach(struct lkvi_manager *m, uint32_t b)
         lkvi_unpublish(m, b);
         return;
     }
-    leave_idle(m, b);
+    lkvi_leave_idle(m, b);
     lkvi_unpublish(m, b);
     lkvi_make_free(m, b);
-    m->sums.evicted++;
+    m->sums.evicted += !lkvi_on_host(m, b);
 }
 
-static void detach_below(struct lkvi_manager *m, uint32_t top)
+void lkvi_detach_below(struct lkvi_manager *m, uint32_t top)
 {
     uint32_t b = top;
     for (;;) {
-        while (m->blocks[b].first_child)
-            b = m->blocks[b].first_child;
+        for (uint32_t child; (child = lkvi_any_child(m, b));)
+            b = child;
         if (b == top)
             return;
         uint32_t parent = m->blocks[b].parent;
@@ -106,8 +124,17 @@ static void detach_below(struct lkvi_manager *m, uint32_t top)
 
 void lkvi_detach_tree(struct lkvi_manager *m, uint32_t top)
 {
-    detach_below(m, top);
+    lkvi_detach_below(m, top);
     detach(m, top);
+}
+
+/* An idle block outside its list: what is known of it moves to the host, if a copy is there. */
+static void give_up(struct lkvi_manager *m, uint32_t b)
+{
+    if (m->host.num_blocks)
+        lkvi_host_evict(m, b);
+    else
+        lkvi_unpublish(m, b);
 }
 
 /* Only parked blocks are left: all have users among their descendants (which hold another copy of
@@ -115,9 +142,9 @@ void lkvi_detach_tree(struct lkvi_manager *m, uint32_t top)
 static uint32_t evict_parked(struct lkvi_manager *m)
 {
     uint32_t top = m->stack[m->num_blocks - m->num_parked];
-    detach_below(m, top);
-    leave_idle(m, top);
-    lkvi_unpublish(m, top);
+    lkvi_detach_below(m, top);
+    lkvi_leave_idle(m, top);
+    give_up(m, top);
     return top;
 }
 
@@ -131,7 +158,7 @@ static uint32_t evict_one(struct lkvi_manager *m)
     m->sums.evicted++;
     if (b) {
         m->counts.state[LKVI_IDLE]--;
-        lkvi_unpublish(m, b);
+        give_up(m, b);
     } else {
         b = evict_parked(m);
     }
@@ -210,7 +237,7 @@ static void enqueue(struct lkvi_manager *m, uint32_t b)
 /* A block that nobody uses and no fence holds goes where its identity says. */
 static void rest(struct lkvi_manager *m, uint32_t b)
 {
-    if (m->blocks[b].flags & LKVI_INDEXED)
+    if ((m->blocks[b].flags & LKVI_INDEXED) || (lkvi_on_host(m, b) && lkvi_host_keep(m, b)))
         lkvi_rest_idle(m, b);
     else
         lkvi_make_free(m, b);
@@ -226,7 +253,7 @@ static void release_queued(struct lkvi_manager *m, uint32_t b)
         enqueue(m, b);
         return;
     }
-    m->counts.state[block->state]--;
+    lkvi_states(m, b)[block->state]--;
     rest(m, b);
 }
 
@@ -235,6 +262,8 @@ void lkvi_pass(struct lkvi_manager *m, uint64_t fence)
     if (fence <= m->passed_fence)
         return;
     m->passed_fence = fence;
+    if (m->host.num_held)
+        lkvi_held_pass(m);
     while (m->num_buckets && m->buckets[0].fence <= fence) {
         uint32_t b = m->buckets[0].head;
         memmove(&m->buckets[0], &m->buckets[1], --m->num_buckets * sizeof m->buckets[0]);
@@ -251,12 +280,13 @@ void lkvi_pass(struct lkvi_manager *m, uint64_t fence)
 void lkvi_claim(struct lkvi_manager *m, uint32_t b)
 {
     struct lkvi_block *block = &m->blocks[b];
+    block->flags &= (uint8_t)~LKVI_BORROWED;
     if (block->refs++)
         return;
     if (block->state == LKVI_IDLE)
-        leave_idle(m, b);
+        lkvi_leave_idle(m, b);
     else
-        m->counts.state[LKVI_PENDING]--;
+        lkvi_states(m, b)[LKVI_PENDING]--;
     set_state(m, b, LKVI_IN_USE);
 }
 
@@ -284,7 +314,7 @@ static uint32_t drop_one(struct lkvi_manager *m, uint32_t b, uint64_t fence)
         return 0;
     if ((block->flags & (LKVI_COPY_TARGET | LKVI_INDEXED)) == LKVI_COPY_TARGET)
         source = lkvi_copies_cancel(m, b);
-    m->counts.state[LKVI_IN_USE]--;
+    lkvi_states(m, b)[LKVI_IN_USE]--;
     lkvi_settle_unused(m, b);
     return source;
 }

@@ -20,6 +20,15 @@ lkv_status lkvi_seq_find(struct lkvi_manager *m, lkv_seq handle, struct lkvi_seq
                      (unsigned long long)handle);
 }
 
+lkv_status lkvi_seq_resident(struct lkvi_manager *m, lkv_seq handle, struct lkvi_seq **out)
+{
+    LKV_TRY(lkvi_seq_find(m, handle, out));
+    if ((*out)->swapped)
+        return lkvi_fail(LKV_E_INVALID, "sequence %#llx is swapped out; need lkv_seq_swap_in first",
+                         (unsigned long long)handle);
+    return LKV_OK;
+}
+
 lkv_status lkvi_seq_open(struct lkvi_manager *m, struct lkvi_seq **out)
 {
     if (!m->free_seq)
@@ -80,8 +89,8 @@ lkv_status lkvi_seq_ensure(struct lkvi_manager *m, struct lkvi_seq *s, uint64_t 
     return LKV_OK;
 }
 
-/* Drops blocks [from, num_blocks), the last first: so that a chain's leaf is its oldest. */
-static void drop_blocks(struct lkvi_manager *m, struct lkvi_seq *s, uint32_t from, uint64_t fence)
+/* The last first: so that a chain's leaf is its oldest. */
+void lkvi_seq_cut(struct lkvi_manager *m, struct lkvi_seq *s, uint32_t from, uint64_t fence)
 {
     for (uint32_t i = s->num_blocks; i-- > from;) {
         if (i >= from + 8)
@@ -102,7 +111,8 @@ lkv_status lkvi_seq_free(struct lkvi_manager *m, lkv_seq seq, uint64_t fence)
     m->sums.seqs_live--;
     m->sums.tokens_live -= s->length;
     m->counts.reserved -= s->reserved_blocks;
-    drop_blocks(m, s, 0, fence);
+    m->sums.seqs_swapped -= s->swapped;
+    lkvi_seq_cut(m, s, 0, fence);
     lkvi_seq_close(m, s);
     return lkvi_unlock(m, LKV_OK);
 }
@@ -140,7 +150,7 @@ lkv_status lkvi_seq_truncate(struct lkvi_manager *m, lkv_seq seq, uint64_t lengt
 {
     struct lkvi_seq *s = NULL;
     lkvi_lock(m);
-    lkv_status status = lkvi_seq_find(m, seq, &s);
+    lkv_status status = lkvi_seq_resident(m, seq, &s);
     if (status == LKV_OK && length > s->length)
         status = lkvi_fail(LKV_E_INVALID, "length is %llu; need at most the sequence's %llu",
                            (unsigned long long)length, (unsigned long long)s->length);
@@ -150,7 +160,7 @@ lkv_status lkvi_seq_truncate(struct lkvi_manager *m, lkv_seq seq, uint64_t lengt
     s->length = length;
     if (s->committed > length)
         s->committed = length;
-    drop_blocks(m, s, (uint32_t)lkvi_blocks_for(m, length), fence);
+    lkvi_seq_cut(m, s, (uint32_t)lkvi_blocks_for(m, length), fence);
     if (s->dirty_from > s->num_blocks)
         s->dirty_from = s->num_blocks;
     lower_anchor(m, s);
@@ -192,7 +202,7 @@ lkv_status lkvi_seq_fork(struct lkvi_manager *m, lkv_seq seq, lkv_seq *child)
 {
     struct lkvi_seq *s = NULL;
     lkvi_lock(m);
-    lkv_status status = lkvi_seq_find(m, seq, &s);
+    lkv_status status = lkvi_seq_resident(m, seq, &s);
     return lkvi_unlock(m, status == LKV_OK ? fork_locked(m, s, child) : status);
 }
 
@@ -209,6 +219,7 @@ lkv_status lkvi_seq_query(struct lkvi_manager *m, lkv_seq seq, lkv_seq_info *inf
     info->num_blocks = s->num_blocks;
     info->hit_tokens = s->hit_tokens;
     info->max_tokens = s->max_tokens;
+    info->host_blocks = s->swapped ? s->num_blocks : 0;
     return lkvi_unlock(m, LKV_OK);
 }
 
@@ -217,7 +228,7 @@ lkv_status lkvi_seq_table(struct lkvi_manager *m, lkv_seq seq, int32_t *blocks, 
 {
     struct lkvi_seq *s = NULL;
     lkvi_lock(m);
-    lkv_status status = lkvi_seq_find(m, seq, &s);
+    lkv_status status = lkvi_seq_resident(m, seq, &s);
     if (status != LKV_OK)
         return lkvi_unlock(m, status);
     uint64_t n = s->num_blocks < capacity ? s->num_blocks : capacity;
@@ -242,7 +253,7 @@ static lkv_status common_locked(struct lkvi_manager *m, const lkv_seq *seqs, uin
     struct lkvi_seq *first = NULL, *s = NULL;
     uint64_t common = UINT64_MAX;
     for (uint64_t i = 0; i < num_seqs; i++) {
-        LKV_TRY(lkvi_seq_find(m, seqs[i], &s));
+        LKV_TRY(lkvi_seq_resident(m, seqs[i], &s));
         uint64_t whole = s->length >> m->block_shift;
         first = i ? first : s;
         common = shared_blocks(first, s, whole < common ? whole : common);

@@ -96,7 +96,8 @@ static lkv_status check_record(struct load *v, const struct lkvi_snapshot_record
     return LKV_OK;
 }
 
-/* Finds the block in the cache, or stages it, or leaves it out; takes over the key set. */
+/* Finds the block on the device, or stages it, or leaves it out; takes over the key set. What is on
+ * the host alone is staged too: what hangs under it in the file may be new. */
 static lkv_status place_block(struct load *v, struct entry *e, const int32_t *tokens,
                               const uint8_t *payload)
 {
@@ -106,6 +107,8 @@ static lkv_status place_block(struct load *v, struct entry *e, const int32_t *to
         return LKV_OK;
     if (!parent || !parent->staged)
         e->block = lkvi_child(m, parent ? parent->block : 0, tokens, e->keyset);
+    if (lkvi_on_host(m, e->block))
+        e->block = 0;
     if (e->block || !m->counts.state[LKVI_FREE])
         return LKV_OK;
     e->block = m->stack[--m->counts.state[LKVI_FREE]];
@@ -180,6 +183,12 @@ static void publish(struct load *v)
             continue;
         uint32_t parent = e->parent ? v->entries[e->parent - 1].block : 0;
         uint32_t twin = lkvi_child(m, parent, lkvi_block_tokens(m, e->block), e->keyset);
+        if (twin && lkvi_on_host(m, twin)) {
+            lkvi_keyset_release(&m->keysets, e->keyset);
+            lkvi_host_promote(m, twin, e->block);
+            v->s->num_loaded++;
+            continue;
+        }
         if (twin) {
             lkvi_keyset_release(&m->keysets, e->keyset);
             lkvi_make_free(m, e->block);

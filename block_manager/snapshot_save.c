@@ -17,7 +17,7 @@ struct save {
     struct lkvi_snapshot *s;
     struct listed *list; /* [num_listed] in the order of the file */
     uint64_t num_listed, next;
-    uint32_t *place;  /* [N + 1] from 1: in the list while it is made, then in the file */
+    uint32_t *place;  /* [M + 1] from 1: in the list while it is made, then in the file */
     uint8_t *digests; /* [num_listed][32] of written blocks */
     uint64_t num_written;
     uint8_t *chunk;
@@ -43,6 +43,16 @@ static void list_chain(struct save *v, uint32_t b)
     }
 }
 
+/* From the newest; of the host's blocks those that are cached there alone. */
+static void list_order(struct save *v, const struct lkvi_lru *lru)
+{
+    for (uint64_t at = lru->tail; at > lru->head; at--) {
+        uint32_t b = lru->slots[(at - 1) & lru->mask];
+        if (b && (v->m->blocks[b].flags & LKVI_INDEXED))
+            list_chain(v, b);
+    }
+}
+
 static void list_all(struct save *v)
 {
     const struct lkvi_manager *m = v->m;
@@ -52,19 +62,16 @@ static void list_all(struct save *v)
     for (uint32_t p = LKVI_PRIORITY_MAX; p; p--)
         for (uint32_t b = m->order.classes[p].tail; b; b = m->order.ranks[b].previous)
             list_chain(v, b);
-    for (uint64_t at = m->lru.tail; at > m->lru.head; at--) {
-        uint32_t b = m->lru.slots[(at - 1) & m->lru.mask];
-        if (b)
-            list_chain(v, b);
-    }
-    memset(v->place, 0, ((size_t)m->num_blocks + 1) * sizeof *v->place);
+    list_order(v, &m->lru);
+    list_order(v, &m->host.lru);
+    memset(v->place, 0, ((size_t)m->num_ids + 1) * sizeof *v->place);
 }
 
 static lkv_status make_list(struct save *v)
 {
     struct lkvi_manager *m = v->m;
-    uint64_t most = m->counts.cached + 1; /* never nothing */
-    v->place = lkvi_zalloc(NULL, (size_t)m->num_blocks + 1, sizeof *v->place);
+    uint64_t most = m->counts.cached + m->host.cached + 1; /* never nothing */
+    v->place = lkvi_zalloc(NULL, (size_t)m->num_ids + 1, sizeof *v->place);
     v->list = lkvi_zalloc(NULL, most, sizeof *v->list);
     v->digests = lkvi_zalloc(NULL, most, LKVI_DIGEST_BYTES);
     if (!v->place || !v->list || !v->digests)

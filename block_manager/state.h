@@ -1,6 +1,7 @@
 /* Everything the manager keeps, and what its files offer one another. Entered only from inside
  * block_manager/ and by white-box tests; everybody else includes manager.h.
- * One idea: a block is an index. Its hot record is half a cache line (identity, references), its
+ * One idea: a block is an index; 1..N are on the device, N + 1 and up are the host tier. Its hot
+ * record is half a cache line (identity, references), its
  * cold one a quarter; its tokens lie beside them, so a hit can be compared, not believed. All
  * calls run in two phases: plan (may fail, changes nothing observable) and execute (cannot fail).
  */
@@ -11,6 +12,7 @@
 #include <stdint.h>
 #include <string.h>
 #include "block_manager/events.h"
+#include "block_manager/host.h"
 #include "block_manager/index.h"
 #include "block_manager/keys.h"
 #include "block_manager/lru.h"
@@ -35,6 +37,8 @@ enum {
     LKVI_QUEUED = 4,      /* linked in a fence bucket through place */
     LKVI_COPY_TARGET = 8, /* a waiting copy will write it */
     LKVI_MARK = 16,       /* scratch of one call; clear between calls */
+    LKVI_BORROWED = 32,   /* a copy to the host took it out of the order: it goes back in front */
+    LKVI_HOST_COPY = 64,  /* of a host block: its bytes are those of the device block it is for */
     LKVI_HASHED = 128     /* indexed and in the hash table: it has, or had, a sibling */
 };
 
@@ -42,7 +46,7 @@ struct lkvi_block {       /* 32 bytes: what matching and reference counting touc
     uint32_t parent;      /* indexed: the block before it in the chain; 0 is the root */
     uint32_t generation;  /* grows when the block leaves the index: old tickets stop holding */
     uint32_t refs;        /* table entries + pins + copies that read it */
-    uint32_t first_child; /* the child hit or published last; 0 none */
+    uint32_t first_child; /* on the device: the child hit or published last; 0 none */
     uint32_t next_sibling, previous_sibling;
     uint32_t keyset; /* extra keys of its identity; 0 none */
     uint8_t state, flags, priority, reserved;
@@ -67,7 +71,7 @@ struct lkvi_seq { /* two cache lines; a decode step touches only the first */
     uint32_t generation, num_blocks;
     uint32_t dirty_from, emitted; /* of the caller's table row, for LKV_STEP_TABLE_TAIL */
     uint32_t plan_fresh;
-    uint8_t plan_copy, live, whole, no_publish;
+    uint8_t plan_copy, live, whole, swapped;
     struct lkvi_keys *keys; /* spans of extra keys, shared with forks; NULL none */
     uint64_t hit_tokens, priority_until;
     uint32_t capacity;
@@ -76,11 +80,21 @@ struct lkvi_seq { /* two cache lines; a decode step touches only the first */
     uint32_t published;                 /* blocks that commit has dealt with */
     uint32_t anchor, anchor_generation; /* the indexed block that stands for block published-1 */
     uint32_t next_free;
-    uint8_t priority;
+    uint8_t no_publish, priority;
+};
+
+enum {                      /* why a block is copied */
+       LKVI_COPY_BLOCK = 0, /* copy on write, partial reuse */
+       LKVI_COPY_DEMOTE,    /* a cached block to the host */
+       LKVI_COPY_PROMOTE,   /* a hit on the host to the device */
+       LKVI_COPY_SWAP_OUT,
+       LKVI_COPY_SWAP_IN,
+       LKVI_NUM_COPY_REASONS
 };
 
 struct lkvi_copy {
-    uint32_t from, to;
+    uint32_t from, to, why, reserved;
+    uint64_t after; /* the fence that it waited for */
 };
 
 struct lkvi_lease {
@@ -97,19 +111,21 @@ struct lkvi_counts {
 
 struct lkvi_sums {
     uint64_t hit_tokens, partial_hit_tokens, prompt_tokens;
-    uint64_t evicted, copied, published;
-    uint64_t tokens_live, room_live, seqs_live;
+    uint64_t evicted, published;
+    uint64_t copied[LKVI_NUM_COPY_REASONS]; /* blocks */
+    uint64_t tokens_live, room_live, seqs_live, seqs_swapped;
 };
 
 struct lkvi_manager {
     pthread_mutex_t mutex;
     struct lkvi_arena *arena;
     uint32_t num_blocks, base_blocks; /* N and what KV may use */
+    uint32_t num_ids;                 /* N and the host tier's blocks: M */
     uint32_t block_tokens, block_shift;
     uint32_t flags, max_seqs, epoch;
-    struct lkvi_block *blocks; /* [N + 1] */
-    struct lkvi_cold *cold;    /* [N + 1] */
-    int32_t *tokens;           /* [N + 1][block_tokens] */
+    struct lkvi_block *blocks; /* [M + 1] */
+    struct lkvi_cold *cold;    /* [M + 1] */
+    int32_t *tokens;           /* [M + 1][block_tokens] */
     uint32_t *stack;           /* [N]: free ids from the bottom, parked idle ids from the top */
     uint32_t num_parked;
     struct lkvi_lru lru;
@@ -127,6 +143,8 @@ struct lkvi_manager {
     uint64_t plan_serial;
     struct lkvi_copy *copies; /* in the order they must run */
     uint64_t num_copies, copies_capacity;
+    uint64_t num_issued; /* of them, being run right now: they cannot be taken back */
+    struct lkvi_host_tier host;
     struct lkvi_lease *leases;
     uint32_t num_leases, leases_capacity, free_lease;
     uint8_t identity[32]; /* of the pool: parent digest of every first block */
@@ -157,8 +175,26 @@ static inline uint64_t lkvi_blocks_for(const struct lkvi_manager *m, uint64_t nu
 
 static inline int lkvi_holds(const struct lkvi_manager *m, uint32_t b, uint32_t generation)
 {
-    return b <= m->num_blocks && (m->blocks[b].flags & LKVI_INDEXED) &&
+    return b <= m->num_ids && (m->blocks[b].flags & LKVI_INDEXED) &&
            m->blocks[b].generation == generation;
+}
+
+static inline int lkvi_on_host(const struct lkvi_manager *m, uint32_t b)
+{
+    return b > m->num_blocks;
+}
+
+/* Blocks by state, of b's tier. */
+static inline uint64_t *lkvi_states(struct lkvi_manager *m, uint32_t b)
+{
+    return lkvi_on_host(m, b) ? m->host.state : m->counts.state;
+}
+
+/* The child of b used last, wherever it is. */
+static inline uint32_t lkvi_any_child(const struct lkvi_manager *m, uint32_t b)
+{
+    uint32_t child = m->blocks[b].first_child;
+    return child || !m->host.num_blocks ? child : m->host.first_child[b];
 }
 
 /* ---- pool.c: states, references, room */
@@ -169,9 +205,12 @@ void lkvi_drop(struct lkvi_manager *m, uint32_t b, uint64_t fence);
 void lkvi_settle_unused(struct lkvi_manager *m, uint32_t b); /* of a block in no state */
 void lkvi_return_lent(struct lkvi_manager *m, uint32_t b, uint64_t fence);
 uint64_t lkvi_evict_idle(struct lkvi_manager *m, uint64_t n);
-void lkvi_detach_tree(struct lkvi_manager *m, uint32_t top); /* out of the cache, leaves first */
-void lkvi_make_free(struct lkvi_manager *m, uint32_t b); /* of a block in no list and no state */
-void lkvi_rest_idle(struct lkvi_manager *m, uint32_t b); /* idle block into the eviction order */
+void lkvi_detach_below(struct lkvi_manager *m, uint32_t top); /* its descendants, leaves first */
+void lkvi_detach_tree(struct lkvi_manager *m, uint32_t top);  /* out of the cache, leaves first */
+void lkvi_make_free(struct lkvi_manager *m, uint32_t b);  /* of a block in no list and no state */
+void lkvi_rest_idle(struct lkvi_manager *m, uint32_t b);  /* idle block into the eviction order */
+void lkvi_leave_idle(struct lkvi_manager *m, uint32_t b); /* and out of it */
+void lkvi_hold(struct lkvi_manager *m, uint32_t b, uint8_t state); /* of a block in no state */
 void lkvi_unpark(struct lkvi_manager *m, uint32_t b);
 void lkvi_pass(struct lkvi_manager *m, uint64_t fence);
 /* The verdict on taking `needed` blocks, of which `claimed` pending ones would be hits. */
@@ -188,6 +227,8 @@ void lkvi_publish(struct lkvi_manager *m, uint32_t b, uint32_t parent, uint32_t 
 void lkvi_unpublish(struct lkvi_manager *m, uint32_t b);   /* it has no children */
 void lkvi_touch_child(struct lkvi_manager *m, uint32_t b); /* becomes its parent's first child */
 void lkvi_forget_all(struct lkvi_manager *m);              /* empties the index */
+/* The identity of `from` passes to `to`, which has none: same place in the tree, same tokens. */
+void lkvi_move_identity(struct lkvi_manager *m, uint32_t from, uint32_t to);
 uint32_t lkvi_identity_hash(const struct lkvi_manager *m, uint32_t parent, const int32_t *tokens,
                             uint32_t keyset);
 int lkvi_same(const struct lkvi_manager *m, uint32_t b, uint32_t parent, const int32_t *tokens,
@@ -195,20 +236,31 @@ int lkvi_same(const struct lkvi_manager *m, uint32_t b, uint32_t parent, const i
 
 /* ---- copies.c */
 lkv_status lkvi_copies_ensure(struct lkvi_manager *m, uint64_t more);
-void lkvi_copies_add(struct lkvi_manager *m, uint32_t from, uint32_t to); /* holds from */
-/* Takes back the copy into `to`; the caller drops the source that it returns. */
+/* Holds from: the caller's reference to it is the copy's now. */
+void lkvi_copies_add(struct lkvi_manager *m, uint32_t from, uint32_t to, uint32_t why);
+/* The same of copies that begin once the fence `after` has passed; needs both ensured. */
+lkv_status lkvi_held_ensure(struct lkvi_manager *m, uint64_t more);
+void lkvi_held_add(struct lkvi_manager *m, uint32_t from, uint32_t to, uint32_t why,
+                   uint64_t after);
+void lkvi_held_pass(struct lkvi_manager *m);
+/* Takes back the copy into `to`; the caller drops the source that it returns. 0: it is running. */
 uint32_t lkvi_copies_cancel(struct lkvi_manager *m, uint32_t to);
 
 /* ---- sequences.c: handles */
 lkv_status lkvi_seq_find(struct lkvi_manager *m, lkv_seq handle, struct lkvi_seq **out);
+/* The same of one that is not swapped out. */
+lkv_status lkvi_seq_resident(struct lkvi_manager *m, lkv_seq handle, struct lkvi_seq **out);
 lkv_status lkvi_seq_open(struct lkvi_manager *m, struct lkvi_seq **out); /* not live yet */
 lkv_seq lkvi_seq_start(struct lkvi_manager *m, struct lkvi_seq *s);      /* live, has a handle */
 void lkvi_seq_close(struct lkvi_manager *m, struct lkvi_seq *s);
 lkv_status lkvi_seq_ensure(struct lkvi_manager *m, struct lkvi_seq *s, uint64_t num_blocks);
+/* Drops the blocks of the table from `from` on. */
+void lkvi_seq_cut(struct lkvi_manager *m, struct lkvi_seq *s, uint32_t from, uint64_t fence);
 
 /* ---- match.c: prompt -> hits */
 struct lkvi_hits {
     uint64_t blocks;  /* whole ones */
+    uint64_t on_host; /* of them, the last ones: they are on the host alone */
     uint32_t last;    /* the last of them, 0 none */
     uint32_t partial; /* the block to copy from, 0 none */
     uint32_t partial_tokens;

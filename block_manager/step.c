@@ -67,8 +67,8 @@ static struct lkvi_seq *plan_plain(struct lkvi_manager *m, const lkv_step *step,
         return NULL;
     struct lkvi_seq *s = &m->seqs[slot - 1];
     const uint64_t k = s->length >> m->block_shift;
-    if (!s->live || s->generation != step->seqs[i] >> 32 || s->plan_serial == m->plan_serial ||
-        k >= s->num_blocks || s->length >= INT32_MAX ||
+    if (!s->live || s->swapped || s->generation != step->seqs[i] >> 32 ||
+        s->plan_serial == m->plan_serial || k >= s->num_blocks || s->length >= INT32_MAX ||
         (step->block_table && s->num_blocks > step->table_width))
         return NULL;
     const struct lkvi_block *tail = &m->blocks[s->table[k]];
@@ -87,7 +87,7 @@ static lkv_status plan_row(struct lkvi_manager *m, const lkv_step *step, uint32_
     struct row row;
     if (!step->seqs[i] || plan_plain(m, step, i))
         return LKV_OK;
-    LKV_TRY(lkvi_seq_find(m, step->seqs[i], &s));
+    LKV_TRY(lkvi_seq_resident(m, step->seqs[i], &s));
     row_of(step, i, s, &row);
     if (row.s->plan_serial == m->plan_serial)
         return lkvi_fail(LKV_E_INVALID, "sequence %#llx stands twice in the step",

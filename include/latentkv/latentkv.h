@@ -265,6 +265,9 @@ typedef struct lkv_pool_desc {
     uint32_t num_planes;              /* at most 8 */
     uint32_t reserved;                /* 0 */
     uint64_t num_events;              /* of the ring, with POOL_EVENTS; 0: 16384. At most 2^24 */
+    /* Blocks of the host tier, in pinned memory that latentkv allocates (with METADATA_ONLY: none):
+     * swapped sequences and cached blocks that left the device. 0: no host tier. LIBRARY only. */
+    uint64_t host_blocks;
 } lkv_pool_desc;
 
 /* What the layout rule of docs/formats.md gives for a pool. */
@@ -385,6 +388,7 @@ typedef struct lkv_match {
     uint64_t partial_hit_tokens; /* of these, the part copied from inside one block */
     uint64_t hit_blocks;         /* whole blocks */
     uint64_t ticket[4];          /* opaque */
+    uint64_t host_hit_blocks;    /* of hit_blocks, the last ones: they are on the host alone */
 } lkv_match;
 
 /* The longest cached prefix of prompt. Changes nothing. */
@@ -399,6 +403,8 @@ typedef struct lkv_admission {
     uint64_t hit_tokens;
     uint64_t partial_hit_tokens;
     uint64_t num_blocks; /* in the sequence's table */
+    /* Hits on the host alone: among `needed`, and copied by the next lkv_pool_apply_copies. */
+    uint64_t host_hit_blocks;
 } lkv_admission;
 
 typedef struct lkv_admit_args {
@@ -453,6 +459,7 @@ typedef struct lkv_seq_info {
     uint64_t num_blocks;
     uint64_t hit_tokens; /* at admission */
     uint64_t max_tokens;
+    uint64_t host_blocks; /* of a sequence that is swapped out; 0: it is on the device */
 } lkv_seq_info;
 LKV_API lkv_status lkv_seq_query(lkv_pool *pool, lkv_seq seq, lkv_seq_info *info);
 /* Copies the block table, at most capacity entries; *num_blocks is the full count. */
@@ -495,12 +502,29 @@ enum {
 };
 LKV_API lkv_status lkv_pool_step(lkv_pool *pool, lkv_step *step, lkv_admission *result);
 
-/* Block copies that admission (partial reuse) and copy on write ask for: done, for every layer and
- * plane, in order, on stream. Call it before the step that writes these blocks. The sources are
- * held until fence has passed (0: until the call returns). */
+/* Swaps a sequence out: its length's blocks go to the host tier, all or nothing, into blocks of its
+ * own, so it always can come back; room beyond its length is given up. The copies are done by
+ * lkv_pool_apply_copies, once `fence` has passed: the last step that still writes its blocks (0:
+ * none, or none that the stream of the copies does not wait for). A device block returns to the
+ * pool when the fence of its copy has passed. Until it is swapped in a sequence can be queried,
+ * committed and freed, all else is LKV_E_INVALID. result counts host blocks: not enough of them is
+ * LKV_E_NO_HOST_SPACE, or LKV_E_WAIT_PENDING where fences will do. Cached blocks of the host tier
+ * make room. */
+LKV_API lkv_status lkv_seq_swap_out(lkv_pool *pool, lkv_seq seq, uint64_t fence,
+                                    lkv_admission *result);
+/* Brings it back, all or nothing, with what LKV_ADMIT_WHOLE promised it; the next
+ * lkv_pool_apply_copies copies. Its table is a new one. LKV_E_WAIT_PENDING, whatever the room,
+ * while its copies out have not passed their fence. */
+LKV_API lkv_status lkv_seq_swap_in(lkv_pool *pool, lkv_seq seq, lkv_admission *result);
+
+/* Block copies that admission (partial reuse, hits on the host), copy on write, swaps and demotion
+ * ask for: done, for every layer and plane, in order, on stream. Call it before the step that
+ * writes or reads these blocks. The sources are held until fence has passed (0: until the call
+ * returns). A copy that fails is asked for again by the next call. */
 LKV_API lkv_status lkv_pool_apply_copies(lkv_pool *pool, uint64_t fence, void *stream);
 /* The same for a METADATA_ONLY pool: hands out the pairs [n][2] = {from, to}; *num is the number of
- * pairs that waited. All or nothing: LKV_E_INVALID if capacity is smaller. */
+ * pairs that waited. N + 1 + i names host block i. All or nothing: LKV_E_INVALID if capacity is
+ * smaller. */
 LKV_API lkv_status lkv_pool_take_copies(lkv_pool *pool, int32_t *pairs, uint64_t capacity,
                                         uint64_t fence, uint64_t *num);
 /* Every fence <= fence has passed. */
@@ -520,6 +544,12 @@ LKV_API lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t f
  * never goes back: a lower `now` has no effect. Cached blocks whose priority ends become the newest
  * of priority 0. */
 LKV_API lkv_status lkv_pool_tick(lkv_pool *pool, uint64_t now);
+/* Of the next n cached blocks to be evicted, copies to the host tier those that have no copy there
+ * yet (lkv_pool_apply_copies does it); *queued says how many, less where host blocks or room end.
+ * Until its copy's fence has passed a block counts as used; then it is idle again, in its old
+ * place, and eviction moves it to the host instead of losing it. Call it once a step, before
+ * lkv_pool_apply_copies, with as many blocks as a step may evict. */
+LKV_API lkv_status lkv_pool_demote(lkv_pool *pool, uint64_t n, uint64_t *queued);
 /* Evicts up to n idle blocks, leaves first; *evicted says how many. */
 LKV_API lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted);
 /* Drops one namespace: every cached block whose prefix carries a key of key's tag and bytes (begin
@@ -535,7 +565,7 @@ enum {
 LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
 
 enum { LKV_EVENT_STORED = 1, LKV_EVENT_REMOVED = 2, LKV_EVENT_CLEARED = 3 };
-enum { LKV_TIER_DEVICE = 0 };
+enum { LKV_TIER_DEVICE = 0, LKV_TIER_HOST = 1 };
 enum {
     LKV_REMOVED_EVICTED = 1,  /* idle, given up for room */
     LKV_REMOVED_DETACHED = 2, /* in use, but its prefix had to go: it cannot be hit any more */
@@ -633,6 +663,18 @@ typedef struct lkv_pool_stats {
     uint64_t metadata_active_bytes;
     uint64_t metadata_resident_bytes;
     uint64_t longest_free_run; /* ids in a row that are free or idle */
+    uint64_t host_blocks_total;
+    uint64_t host_blocks_free; /* the four states add up to host_blocks_total */
+    uint64_t host_blocks_idle; /* cached, or copies of cached blocks */
+    uint64_t host_blocks_in_use;
+    uint64_t host_blocks_pending;
+    uint64_t host_blocks_cached; /* in the prefix index: on the host alone */
+    uint64_t host_blocks_copies; /* copies of blocks that are cached on the device */
+    uint64_t seqs_swapped;
+    uint64_t demoted_blocks; /* sums since creation: copied to the host, and so on */
+    uint64_t promoted_blocks;
+    uint64_t swapped_out_blocks;
+    uint64_t swapped_in_blocks;
 } lkv_pool_stats;
 LKV_API lkv_status lkv_pool_query(lkv_pool *pool, lkv_pool_stats *stats);
 /* Walks every invariant of the manager; LKV_E_INTERNAL with the first that is broken. For

@@ -90,6 +90,7 @@ LKV_EVENT_STORED = 1
 LKV_EVENT_REMOVED = 2
 LKV_EVENT_CLEARED = 3
 LKV_TIER_DEVICE = 0
+LKV_TIER_HOST = 1
 LKV_REMOVED_EVICTED = 1
 LKV_REMOVED_DETACHED = 2
 LKV_REMOVED_DROPPED = 3
@@ -242,6 +243,7 @@ class lkv_pool_desc(Struct):
     num_planes: int
     reserved: int
     num_events: int
+    host_blocks: int
     _fields_ = [
         ("size", c_size_t),
         ("kind", c_uint32),
@@ -269,6 +271,7 @@ class lkv_pool_desc(Struct):
         ("num_planes", c_uint32),
         ("reserved", c_uint32),
         ("num_events", c_uint64),
+        ("host_blocks", c_uint64),
     ]
 
 
@@ -375,12 +378,14 @@ class lkv_match(Struct):
     partial_hit_tokens: int
     hit_blocks: int
     ticket: Any
+    host_hit_blocks: int
     _fields_ = [
         ("size", c_size_t),
         ("hit_tokens", c_uint64),
         ("partial_hit_tokens", c_uint64),
         ("hit_blocks", c_uint64),
         ("ticket", c_uint64 * 4),
+        ("host_hit_blocks", c_uint64),
     ]
 
 
@@ -392,6 +397,7 @@ class lkv_admission(Struct):
     hit_tokens: int
     partial_hit_tokens: int
     num_blocks: int
+    host_hit_blocks: int
     _fields_ = [
         ("size", c_size_t),
         ("needed", c_uint64),
@@ -400,6 +406,7 @@ class lkv_admission(Struct):
         ("hit_tokens", c_uint64),
         ("partial_hit_tokens", c_uint64),
         ("num_blocks", c_uint64),
+        ("host_hit_blocks", c_uint64),
     ]
 
 
@@ -432,6 +439,7 @@ class lkv_seq_info(Struct):
     num_blocks: int
     hit_tokens: int
     max_tokens: int
+    host_blocks: int
     _fields_ = [
         ("size", c_size_t),
         ("length", c_uint64),
@@ -440,6 +448,7 @@ class lkv_seq_info(Struct):
         ("num_blocks", c_uint64),
         ("hit_tokens", c_uint64),
         ("max_tokens", c_uint64),
+        ("host_blocks", c_uint64),
     ]
 
 
@@ -588,6 +597,18 @@ class lkv_pool_stats(Struct):
     metadata_active_bytes: int
     metadata_resident_bytes: int
     longest_free_run: int
+    host_blocks_total: int
+    host_blocks_free: int
+    host_blocks_idle: int
+    host_blocks_in_use: int
+    host_blocks_pending: int
+    host_blocks_cached: int
+    host_blocks_copies: int
+    seqs_swapped: int
+    demoted_blocks: int
+    promoted_blocks: int
+    swapped_out_blocks: int
+    swapped_in_blocks: int
     _fields_ = [
         ("size", c_size_t),
         ("blocks_total", c_uint64),
@@ -612,6 +633,18 @@ class lkv_pool_stats(Struct):
         ("metadata_active_bytes", c_uint64),
         ("metadata_resident_bytes", c_uint64),
         ("longest_free_run", c_uint64),
+        ("host_blocks_total", c_uint64),
+        ("host_blocks_free", c_uint64),
+        ("host_blocks_idle", c_uint64),
+        ("host_blocks_in_use", c_uint64),
+        ("host_blocks_pending", c_uint64),
+        ("host_blocks_cached", c_uint64),
+        ("host_blocks_copies", c_uint64),
+        ("seqs_swapped", c_uint64),
+        ("demoted_blocks", c_uint64),
+        ("promoted_blocks", c_uint64),
+        ("swapped_out_blocks", c_uint64),
+        ("swapped_in_blocks", c_uint64),
     ]
 
 
@@ -812,6 +845,8 @@ FUNCTIONS = {
     "lkv_seq_table": (c_int32, (c_void_p, c_uint64, c_void_p, c_uint64, c_void_p)),
     "lkv_seq_common": (c_int32, (c_void_p, c_void_p, c_uint64, c_void_p)),
     "lkv_pool_step": (c_int32, (c_void_p, POINTER(lkv_step), POINTER(lkv_admission))),
+    "lkv_seq_swap_out": (c_int32, (c_void_p, c_uint64, c_uint64, POINTER(lkv_admission))),
+    "lkv_seq_swap_in": (c_int32, (c_void_p, c_uint64, POINTER(lkv_admission))),
     "lkv_pool_apply_copies": (c_int32, (c_void_p, c_uint64, c_void_p)),
     "lkv_pool_take_copies": (c_int32, (c_void_p, c_void_p, c_uint64, c_uint64, c_void_p)),
     "lkv_pool_pass_fence": (c_int32, (c_void_p, c_uint64)),
@@ -819,6 +854,7 @@ FUNCTIONS = {
     "lkv_lease_lend": (c_int32, (c_void_p, c_uint64, c_void_p, c_void_p)),
     "lkv_lease_release": (c_int32, (c_void_p, c_uint64, c_uint64)),
     "lkv_pool_tick": (c_int32, (c_void_p, c_uint64)),
+    "lkv_pool_demote": (c_int32, (c_void_p, c_uint64, c_void_p)),
     "lkv_pool_evict": (c_int32, (c_void_p, c_uint64, c_void_p)),
     "lkv_pool_drop": (c_int32, (c_void_p, POINTER(lkv_key), c_void_p)),
     "lkv_pool_reset": (c_int32, (c_void_p, c_uint32)),

@@ -145,6 +145,7 @@ typedef struct lkv_pool_desc {
     uint32_t num_planes;
     uint32_t reserved;
     uint64_t num_events;
+    uint64_t host_blocks;
 } lkv_pool_desc;
 typedef struct lkv_block_info {
     size_t size;
@@ -217,6 +218,7 @@ typedef struct lkv_match {
     uint64_t partial_hit_tokens;
     uint64_t hit_blocks;
     uint64_t ticket[4];
+    uint64_t host_hit_blocks;
 } lkv_match;
 LKV_API lkv_status lkv_seq_match(lkv_pool *pool, const lkv_prompt *prompt, lkv_match *out);
 typedef struct lkv_admission {
@@ -227,6 +229,7 @@ typedef struct lkv_admission {
     uint64_t hit_tokens;
     uint64_t partial_hit_tokens;
     uint64_t num_blocks;
+    uint64_t host_hit_blocks;
 } lkv_admission;
 typedef struct lkv_admit_args {
     size_t size;
@@ -256,6 +259,7 @@ typedef struct lkv_seq_info {
     uint64_t num_blocks;
     uint64_t hit_tokens;
     uint64_t max_tokens;
+    uint64_t host_blocks;
 } lkv_seq_info;
 LKV_API lkv_status lkv_seq_query(lkv_pool *pool, lkv_seq seq, lkv_seq_info *info);
 LKV_API lkv_status lkv_seq_table(lkv_pool *pool, lkv_seq seq, int32_t *blocks, uint64_t capacity,
@@ -284,6 +288,9 @@ typedef struct lkv_step {
 } lkv_step;
 enum { LKV_STEP_TABLE_TAIL = 1 };
 LKV_API lkv_status lkv_pool_step(lkv_pool *pool, lkv_step *step, lkv_admission *result);
+LKV_API lkv_status lkv_seq_swap_out(lkv_pool *pool, lkv_seq seq, uint64_t fence,
+                                    lkv_admission *result);
+LKV_API lkv_status lkv_seq_swap_in(lkv_pool *pool, lkv_seq seq, lkv_admission *result);
 LKV_API lkv_status lkv_pool_apply_copies(lkv_pool *pool, uint64_t fence, void *stream);
 LKV_API lkv_status lkv_pool_take_copies(lkv_pool *pool, int32_t *pairs, uint64_t capacity,
                                         uint64_t fence, uint64_t *num);
@@ -294,12 +301,13 @@ LKV_API lkv_status lkv_lease_lend(lkv_pool *pool, uint64_t num_blocks, int32_t *
                                   lkv_lease *out);
 LKV_API lkv_status lkv_lease_release(lkv_pool *pool, lkv_lease lease, uint64_t fence);
 LKV_API lkv_status lkv_pool_tick(lkv_pool *pool, uint64_t now);
+LKV_API lkv_status lkv_pool_demote(lkv_pool *pool, uint64_t n, uint64_t *queued);
 LKV_API lkv_status lkv_pool_evict(lkv_pool *pool, uint64_t n, uint64_t *evicted);
 LKV_API lkv_status lkv_pool_drop(lkv_pool *pool, const lkv_key *key, uint64_t *dropped);
 enum { LKV_RESET_FORCE = 1 };
 LKV_API lkv_status lkv_pool_reset(lkv_pool *pool, uint32_t flags);
 enum { LKV_EVENT_STORED = 1, LKV_EVENT_REMOVED = 2, LKV_EVENT_CLEARED = 3 };
-enum { LKV_TIER_DEVICE = 0 };
+enum { LKV_TIER_DEVICE = 0, LKV_TIER_HOST = 1 };
 enum { LKV_REMOVED_EVICTED = 1, LKV_REMOVED_DETACHED = 2, LKV_REMOVED_DROPPED = 3 };
 typedef struct lkv_event {
     uint64_t seq;
@@ -368,6 +376,18 @@ typedef struct lkv_pool_stats {
     uint64_t metadata_active_bytes;
     uint64_t metadata_resident_bytes;
     uint64_t longest_free_run;
+    uint64_t host_blocks_total;
+    uint64_t host_blocks_free;
+    uint64_t host_blocks_idle;
+    uint64_t host_blocks_in_use;
+    uint64_t host_blocks_pending;
+    uint64_t host_blocks_cached;
+    uint64_t host_blocks_copies;
+    uint64_t seqs_swapped;
+    uint64_t demoted_blocks;
+    uint64_t promoted_blocks;
+    uint64_t swapped_out_blocks;
+    uint64_t swapped_in_blocks;
 } lkv_pool_stats;
 LKV_API lkv_status lkv_pool_query(lkv_pool *pool, lkv_pool_stats *stats);
 LKV_API lkv_status lkv_pool_check(lkv_pool *pool);

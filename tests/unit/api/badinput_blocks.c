@@ -21,6 +21,8 @@ static void bad_pool_numbers(struct world *w)
          INVALID);
     POOL(d.num_events = 9, "LKV_POOL_EVENTS", INVALID);
     POOL((d.flags = LKV_POOL_EVENTS, d.num_events = UINT64_MAX), "num_events", INVALID);
+    POOL((d.host_blocks = 1, d.owner = LKV_OWNER_ENGINE, d.num_planes = 0), "host_blocks", INVALID);
+    POOL(d.host_blocks = UINT64_MAX, "host_blocks", INVALID);
     POOL(d.tokens_per_block = 0, "tokens_per_block is 0", INVALID);
     POOL(d.tokens_per_block = 48, "tokens_per_block is 48", INVALID);
     POOL(d.latent_dim = 0, "latent_dim is 0", INVALID);
@@ -243,6 +245,8 @@ static void bad_sequences(struct world *w)
         BAD(lkv_seq_query, words[i], INVALID, pools[i], w->seq, &o->seq_info);
         BAD(lkv_seq_table, words[i], INVALID, pools[i], w->seq, o->ids, 64, &o->num);
         BAD(lkv_seq_common, words[i], INVALID, pools[i], &w->seq, 1, &o->num);
+        BAD(lkv_seq_swap_out, words[i], INVALID, pools[i], w->seq, 0, NULL);
+        BAD(lkv_seq_swap_in, words[i], INVALID, pools[i], w->seq, NULL);
     }
     const lkv_seq handles[] = {0, UINT64_MAX, w->stale_seq};
     for (int i = 0; i < 3; i++) {
@@ -256,7 +260,13 @@ static void bad_sequences(struct world *w)
         BAD(lkv_seq_query, "", LKV_E_NOT_FOUND, w->pool, s, &o->seq_info);
         BAD(lkv_seq_table, "", LKV_E_NOT_FOUND, w->pool, s, o->ids, 64, &o->num);
         BAD(lkv_seq_common, "", LKV_E_NOT_FOUND, w->pool, &s, 1, &o->num);
+        BAD(lkv_seq_swap_out, "", LKV_E_NOT_FOUND, w->pool, s, 0, &w->admission);
+        BAD(lkv_seq_swap_in, "", LKV_E_NOT_FOUND, w->pool, s, &w->admission);
     }
+    BAD(lkv_seq_swap_out, "alignment", INVALID, w->pool, w->seq, 0, OFF(&w->admission));
+    BAD(lkv_seq_swap_out, "host blocks", LKV_E_NO_HOST_SPACE, w->pool, w->seq, 0, &w->admission);
+    BAD(lkv_seq_swap_in, "alignment", INVALID, w->pool, w->seq, OFF(&w->admission));
+    BAD(lkv_seq_swap_in, "not swapped out", INVALID, w->pool, w->seq, &w->admission);
     BAD(lkv_seq_append, "tokens is NULL", INVALID, w->pool, w->seq, NULL, 1, NULL);
     BAD(lkv_seq_append, "n is", INVALID, w->pool, w->seq, w->tokens, UINT64_MAX, NULL);
     BAD(lkv_seq_append, "alignment", INVALID, w->pool, w->seq, OFF(w->tokens), 1, NULL);
@@ -318,6 +328,7 @@ static void bad_leases(struct world *w)
         BAD(lkv_lease_lend, words[i], INVALID, pools[i], 1, o->ids, &o->lease);
         BAD(lkv_lease_release, words[i], INVALID, pools[i], 1, 0);
         BAD(lkv_pool_evict, words[i], INVALID, pools[i], 1, &o->num);
+        BAD(lkv_pool_demote, words[i], INVALID, pools[i], 1, &o->num);
         BAD(lkv_pool_reset, words[i], INVALID, pools[i], LKV_RESET_FORCE);
         BAD(lkv_pool_drop, words[i], INVALID, pools[i], &key, &o->num);
         BAD(lkv_pool_tick, words[i], INVALID, pools[i], 1);
@@ -334,6 +345,8 @@ static void bad_leases(struct world *w)
     BAD(lkv_lease_release, "", LKV_E_NOT_FOUND, w->pool, 0, 0);
     BAD(lkv_lease_release, "", LKV_E_NOT_FOUND, w->pool, UINT64_MAX, 0);
     BAD(lkv_pool_evict, "evicted", INVALID, w->pool, 1, NULL);
+    BAD(lkv_pool_demote, "queued", INVALID, w->pool, 1, NULL);
+    BAD(lkv_pool_demote, "host tier", LKV_E_NO_HOST_SPACE, w->pool, 1, &o->num);
     BAD(lkv_pool_drop, "key is NULL", INVALID, w->pool, NULL, &o->num);
     BAD(lkv_pool_drop, "tag is 0", INVALID, w->pool, &tag, &o->num);
     BAD(lkv_pool_drop, "dropped", INVALID, w->pool, &key, NULL);
