@@ -51,6 +51,8 @@ lkv_status lkvi_decode_int8_h16_sm90(const struct lkvi_attend_params *p,
                                      const struct lkvi_cuda_launch *launch, cudaStream_t stream);
 lkv_status lkvi_decode_int8_h64_sm90(const struct lkvi_attend_params *p,
                                      const struct lkvi_cuda_launch *launch, cudaStream_t stream);
+lkv_status lkvi_decode_nvfp4_h64_sm90(const struct lkvi_attend_params *p,
+                                      const struct lkvi_cuda_launch *launch, cudaStream_t stream);
 lkv_status lkvi_decode_nvfp4_h16_sm90(const struct lkvi_attend_params *p,
                                       const struct lkvi_cuda_launch *launch, cudaStream_t stream);
 lkv_status lkvi_decode_bf16_h16_sm90(const struct lkvi_attend_params *p,

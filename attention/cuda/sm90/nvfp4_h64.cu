@@ -1,0 +1,340 @@
+/* NVFP4, up to 64 rows (tokens x heads) a CTA, 512 + 64 dims. In: q, records of 432 bytes, the
+ * split. Out: partials. The frame is tile64.cuh; here is how a record becomes fp16. A warp of the
+ * maker owns the raw bytes of its 16 tokens: codes and group scales come by tensor copies, half a
+ * record each time it has read one; RoPE, 16 registers of it, is loaded a tile ahead straight into
+ * the operand of its product. Positions are chosen as in the 16-row kernel, so that no access has
+ * bank conflicts: lane c takes 16-byte chunk 2 c + (m & 1). */
+#include "attention/cuda/sm90/launch.h"
+#include "attention/cuda/sm90/tile64.cuh"
+
+using namespace lkvi;
+
+namespace
+{
+constexpr int kPiece = 16, kRecordBytes = 432, kGroupScales = 32;
+constexpr int kScaleOffset = 256, kOuterOffset = 292, kRopeOffset = 304;
+constexpr uint32_t kHalfBytes = kPiece * kBox, kScaleBytes = kPiece * kGroupScales;
+/* A widened value is e2m1 * group scale * 2^-7. */
+constexpr float kLift = 128.f;
+#ifndef LKVI_PARTS
+#define LKVI_PARTS 3
+#endif
+constexpr int kParts = LKVI_PARTS; /* of 64 dims, in products or being widened */
+
+struct nvfp4_wide {
+    CUtensorMap wide, narrow; /* boxes of 128 swizzled bytes; of the 32 group scales */
+    const uint8_t *pool;
+    uint64_t block_stride;
+};
+
+struct nvfp4_wide_smem : tile64_smem {
+    uint8_t latent[2][kBoxBytes]; /* raw, 256 dims a box; 16 tokens of it belong to each warp */
+    uint8_t scales[kTile * kGroupScales];
+    tile64_state state;
+};
+static_assert(sizeof(nvfp4_wide_smem) <= 227 * 1024, "one CTA an SM");
+
+/* Where dims lie. Dim d = 256 (m / 2) + 64 c + 32 (m % 2) + 8 i + 4 hi + 2 e + odd is position
+ * 8 hi + 2 c + e of step 8 m + 2 i + odd: what the widening makes. Of RoPE, dim 32 (i / 2) + 8 c +
+ * 4 (i % 2) + 2 hi + e is position 8 hi + 2 c + e of step i: what two 16-byte loads bring. */
+struct nvfp4_layout {
+    static __device__ __forceinline__ void store_latent(uint8_t *row, int turn, int d, float4 x,
+                                                        float by)
+    {
+        int chunk = d >> 5, i = (d >> 3) & 3, hi = (d >> 2) & 1;
+        int m = 2 * (chunk >> 3) + (chunk & 1), c = (chunk >> 1) & 3;
+#pragma unroll
+        for (int odd = 0; odd < 2; odd++) {
+            int step = 8 * m + 2 * i + odd, byte = (step % 4) * 32 + (8 * hi + 2 * c) * 2;
+            uint8_t *to = row + step / 4 * (kWideRows * kBox) + (((byte >> 4) ^ turn) << 4);
+            *(uint32_t *)(to + (byte & 15)) =
+                odd ? pack_half2(x.y * by, x.w * by) : pack_half2(x.x * by, x.z * by);
+        }
+    }
+    static __device__ __forceinline__ void store_rope(uint8_t *row, int turn, int d, float4 x,
+                                                      float by)
+    {
+        int i = 2 * (d >> 5) + ((d >> 2) & 1), c = (d >> 3) & 3;
+        __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x.x * by, x.y * by),
+                                 __floats2bfloat162_rn(x.z * by, x.w * by)};
+#pragma unroll
+        for (int hi = 0; hi < 2; hi++)
+            *(__nv_bfloat162 *)(row + (((2 * i + hi) ^ turn) << 4) + 4 * c) = two[hi];
+    }
+    /* Thread c has, of the four groups of eight positions from p on (two steps), eight dims in a
+     * row: 4 hi + 2 e + odd. */
+    static __device__ __forceinline__ void store_out(float *to, int p, int c, const float *o,
+                                                     float by)
+    {
+        int m = p >> 7, i = (p >> 5) & 3;
+        to += 256 * (m >> 1) + 64 * c + 32 * (m & 1) + 8 * i;
+#pragma unroll
+        for (int hi = 0; hi < 2; hi++) { /* o: 4 (2 odd + hi) + e */
+            const float *x = o + 4 * hi;
+            *(float4 *)(to + 4 * hi) = make_float4(x[0] * by, x[8] * by, x[1] * by, x[9] * by);
+        }
+    }
+};
+
+/* Box `half` of the feed's tile, with the scales if it is the first. */
+__device__ __forceinline__ void fetch_half(const decode_args &a, const nvfp4_wide &w,
+                                           nvfp4_wide_smem &sm, const feed &f, int half)
+{
+    const int warp = thread_now() / 32, lane = thread_now() % 32;
+    __syncwarp(); /* every lane is past its last read */
+    if (f.tile >= f.end || lane != 0)
+        return;
+    const int block = feed_block(a, f), at = warp * kPiece;
+    const uint32_t bar = shared_address(&sm.state.raw_full[4 * half + warp]);
+    mbarrier_arrive_expect(bar, half ? kHalfBytes : kHalfBytes + kScaleBytes);
+    copy_box(shared_address(&sm.latent[half][at * kBox]), &w.wide, kBox * half, f.row, block, bar);
+    if (half == 0)
+        copy_box(shared_address(&sm.scales[at * kGroupScales]), &w.narrow, kScaleOffset, f.row,
+                 block, bar);
+    if (block < 0 && half == 0)
+        feed_fault(a, f);
+}
+
+/* What is read past the copies: RoPE of tokens g and g + 8 of the warp's, a tile ahead. */
+struct direct {
+    const uint8_t *record; /* of token g; null: no block */
+    uint4 rope[4];         /* [half of RoPE][half of the tokens] */
+};
+
+__device__ __forceinline__ uint4 load_once(const uint8_t *at)
+{
+    uint4 x;
+    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];"
+                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
+                 : "l"(at));
+    return x;
+}
+
+__device__ __forceinline__ void direct_load(const decode_args &a, const nvfp4_wide &w,
+                                            const feed &f, direct &x, int g, int c)
+{
+    const int block = feed_block(a, f);
+    x.record = f.tile < f.end && block >= 0
+                   ? w.pool + block * w.block_stride + (uint32_t)((f.row + g) * kRecordBytes)
+                   : nullptr;
+    if (!x.record)
+        return;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        x.rope[i] =
+            load_once(x.record + (i & 1) * 8 * kRecordBytes + kRopeOffset + 64 * (i >> 1) + 16 * c);
+}
+
+/* Stores four 8x8 fragments: lane i gives the address of row i % 8 of matrix i / 8. */
+__device__ __forceinline__ void store_matrices(uint32_t to, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(to),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+/* Two e4m3 scales times 2^7 as fp16. */
+__device__ __forceinline__ uint32_t widen_scales(uint32_t two)
+{
+    uint32_t d;
+    asm("{\n.reg .b16 x;\nmov.b32 {x,_},%1;\ncvt.rn.f16x2.e4m3x2 %0,x;\n}" : "=r"(d) : "r"(two));
+    return half2_mul(d, 0x58005800u);
+}
+
+/* Eight e2m1, low nibble first: sign and three value bits go to the high byte of an fp16, which is
+ * value * 2^-14 for normals and subnormals. Out: (0, 2) (4, 6) (1, 3) (5, 7). */
+__device__ __forceinline__ uint4 widen(uint32_t x, uint32_t scale)
+{
+    uint32_t odd = (x & 0x80808080u) | ((x >> 3) & 0x0E0E0E0Eu);
+    uint32_t even = ((x << 4) & 0x80808080u) | ((x << 1) & 0x0E0E0E0Eu);
+    return make_uint4(
+        half2_mul(prmt(even, 0, 0x1404), scale), half2_mul(prmt(even, 0, 0x3424), scale),
+        half2_mul(prmt(odd, 0, 0x1404), scale), half2_mul(prmt(odd, 0, 0x3424), scale));
+}
+
+/* Widens a word of token g (half 0) or g + 8 into the operands of two products. */
+__device__ __forceinline__ void widen_word(uint32_t (&even)[4], uint32_t (&odd)[4], uint32_t word,
+                                           uint32_t scale, int half)
+{
+    const uint4 w = widen(word, scale);
+    even[half] = w.x;
+    even[2 + half] = w.y;
+    odd[half] = w.z;
+    odd[2 + half] = w.w;
+}
+
+__device__ __forceinline__ void rope_scores(nvfp4_wide_smem &sm, float (&s)[32], const direct &x)
+{
+    const uint32_t q = tile64_descriptor(offsetof(tile64_smem, q_rope));
+    wgmma_fence();
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        const uint4 *r = x.rope + 2 * (i >> 1);
+        const uint32_t k[4] = {i & 1 ? r[0].z : r[0].x, i & 1 ? r[1].z : r[1].x,
+                               i & 1 ? r[0].w : r[0].y, i & 1 ? r[1].w : r[1].y};
+        wgmma_bf16_n64(s, k, q + 2 * i, i);
+    }
+    wgmma_commit();
+}
+
+/* Widening and scores of a tile; fetches the feed's, which is the next. Tokens that do not exist
+ * are widened with scale 0: their bytes may be anything, NaN scales included. */
+__device__ __forceinline__ void make_scores(const decode_args &a, const nvfp4_wide &w,
+                                            nvfp4_wide_smem &sm, const feed &f, direct &x,
+                                            float (&dot)[32], float (&rope)[32], bool gone0,
+                                            bool gone1, int n, int row, int warp, int lane)
+{
+    const int c = lane % 4;
+    const uint32_t q = tile64_descriptor(offsetof(tile64_smem, q));
+    /* Lane i stores row i % 8 of matrix i / 8: (tokens 0-7, 8-15) x (positions 0-7, 8-15). */
+    const int stored = 16 * warp + (lane & 15);
+    const uint32_t turn = ((stored & 7) ^ (lane >> 4)) << 4;
+    const uint32_t to = shared_address(sm.tile[n & 1][0]) + stored * kBox;
+    uint32_t part[kParts][4][4], scales[2][2];
+    mbarrier_wait(shared_address(&sm.state.raw_full[warp]), n & 1);
+#pragma unroll
+    for (int half = 0; half < 2; half++)
+#pragma unroll
+        for (int box = 0; box < 2; box++) {
+            uint32_t bytes =
+                *(const uint32_t *)(sm.scales + (row + 8 * half) * kGroupScales + 16 * box + 4 * c);
+            scales[half][box] = (half ? gone1 : gone0) ? 0u : bytes;
+        }
+#pragma unroll
+    for (int m = 0; m < 4; m++) {
+        if (m == 2)
+            mbarrier_wait(shared_address(&sm.state.raw_full[4 + warp]), n & 1);
+        uint32_t words[2][4], two[2];
+#pragma unroll
+        for (int half = 0; half < 2; half++) {
+            const int t = row + 8 * half;
+            uint4 v = *(const uint4 *)(sm.latent[m >> 1] + t * kBox +
+                                       (((2 * c + (m & 1)) ^ (t & 7)) << 4));
+            words[half][0] = v.x, words[half][1] = v.y, words[half][2] = v.z, words[half][3] = v.w;
+            two[half] = widen_scales(scales[half][m >> 1] >> (16 * (m & 1)));
+        }
+#pragma unroll
+        for (int group = 0; group < 2; group++) { /* of 16 dims, a scale each */
+            const int at = 2 * m + group;
+            if (at >= kParts)
+                wgmma_wait<kParts - 1>();
+#pragma unroll
+            for (int i = 0; i < 2; i++)
+#pragma unroll
+                for (int half = 0; half < 2; half++)
+                    widen_word(part[at % kParts][2 * i], part[at % kParts][2 * i + 1],
+                               words[half][2 * group + i],
+                               prmt(two[half], 0, group ? 0x3232 : 0x1010), half);
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                store_matrices(to + at * kBoxBytes + (((2 * k) << 4) ^ turn), part[at % kParts][k]);
+            wgmma_fence();
+#pragma unroll
+            for (int k = 0; k < 4; k++)
+                wgmma_f16_n64(dot, part[at % kParts][k], q + (at * kWideRows * kBox + k * 32) / 16,
+                              at | k);
+            wgmma_commit();
+        }
+        if (m & 1)
+            fetch_half(a, w, sm, f, m >> 1);
+    }
+    wgmma_wait<1>();
+    rope_scores(sm, rope, x);
+    wgmma_wait<0>();
+}
+
+/* All the maker's work on tile n, whose first token is `first`. */
+__device__ __forceinline__ void make_tile(const decode_args &a, const nvfp4_wide &w,
+                                          nvfp4_wide_smem &sm, const sequence &s, feed &f,
+                                          direct &x, tile64_sums &sums, int n, int first, int least)
+{
+    const int warp = thread_now() / 32, lane = thread_now() % 32;
+    const int g = lane / 4, c = lane % 4, row = 16 * warp + g, token = first + row;
+    const bool hidden = !x.record;
+    const bool gone0 = hidden || token >= s.length, gone1 = hidden || token + 8 >= s.length;
+    float z0 = 0, z1 = 0;
+    if (!gone0)
+        z0 = *(const float *)(x.record + kOuterOffset);
+    if (!gone1)
+        z1 = *(const float *)(x.record + 8 * kRecordBytes + kOuterOffset);
+    float dot[32], rope[32];
+    make_scores(a, w, sm, f, x, dot, rope, gone0, gone1, n, row, warp, lane);
+    direct_load(a, w, f, x, g, c);
+    feed_next(a, f, warp);
+    const bool masked = first + kTile > least || hidden || a.bias;
+    tile64_softmax(a, sm, sm.state, s, sums, dot, rope, z0 * kLift, z1 * kLift, gone0, gone1, token,
+                   masked, n, warp, lane);
+}
+
+__device__ __forceinline__ void make_range(const decode_args &a, const nvfp4_wide &w,
+                                           nvfp4_wide_smem &sm, int range, int &count)
+{
+    const int warp = threadIdx.x / 32, lane = threadIdx.x % 32;
+    feed f;
+    feed_start(a, f, range, warp);
+    int next_seq = f.seq.index;
+    direct x;
+    fetch_half(a, w, sm, f, 0);
+    fetch_half(a, w, sm, f, 1);
+    direct_load(a, w, f, x, lane / 4, lane % 4);
+    feed_next(a, f, warp); /* from here on a tile ahead */
+    while (f.tile <= f.end) {
+        const sequence s = sequence_of(a, next_seq, f.tile - 1);
+        const int least = tile64_least(a, s);
+        int first = (f.tile - 1 - s.tile_start) * kTile;
+        const int stop = (min(f.end, s.tile_end) - s.tile_start) * kTile;
+        next_seq = s.index + 1;
+        barrier_sync<1, kMakers>();
+        tile64_load_q<nvfp4_layout>(a, sm, sm.state, s);
+        barrier_sync<1, kMakers>();
+        tile64_sums sums;
+        tile64_start(sums);
+#pragma unroll 1
+        for (; first < stop; first += kTile, count++)
+            make_tile(a, w, sm, s, f, x, sums, count, first, least);
+        tile64_finish(a, sm, sm.state, sums, range, s.index, count - 1);
+    }
+}
+
+__global__ void __launch_bounds__(kTileThreads, 1)
+    decode_nvfp4_h64_sm90_kernel(const __grid_constant__ decode_args a,
+                                 const __grid_constant__ nvfp4_wide w)
+{
+    extern __shared__ __align__(1024) uint8_t raw[];
+    nvfp4_wide_smem &sm = *(nvfp4_wide_smem *)raw;
+    tile64_place(raw);
+    if (threadIdx.x == 0)
+        tile64_barriers(sm.state, 8, 1);
+    __syncthreads();
+    int count = 0;
+    const int step = gridDim.x / a.row_tiles;
+    if (threadIdx.x < kMakers) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(LKVI_MAKER_REGISTERS));
+        for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
+            make_range(a, w, sm, range, count);
+    } else {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LKVI_ADDER_REGISTERS));
+        for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
+            tile64_add_range<nvfp4_layout>(a, sm, sm.state, range, count);
+    }
+    dependents_may_start();
+}
+} // namespace
+
+extern "C" lkv_status lkvi_decode_nvfp4_h64_sm90(const struct lkvi_attend_params *p,
+                                                 const struct lkvi_cuda_launch *launch,
+                                                 cudaStream_t stream)
+{
+    decode_args a;
+    nvfp4_wide w;
+    struct lkvi_sm90_job job;
+    lkvi_sm90_job_make(&job, p, launch, kWideRows);
+    lkvi_sm90_args(&a, &job, p);
+    a.piece = kPiece;
+    w.pool = (const uint8_t *)p->store.base;
+    w.block_stride = p->store.block_stride;
+    LKV_TRY(lkvi_sm90_map(&w.wide, p, launch, kBox, kPiece, 1));
+    LKV_TRY(lkvi_sm90_map(&w.narrow, p, launch, kGroupScales, kPiece, 0));
+    return lkvi_sm90_run(&job, p, launch, stream, decode_nvfp4_h64_sm90_kernel,
+                         sizeof(nvfp4_wide_smem), kTileThreads, a, w);
+}
