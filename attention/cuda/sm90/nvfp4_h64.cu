@@ -101,28 +101,34 @@ struct direct {
     uint4 rope[4];         /* [half of RoPE][half of the tokens] */
 };
 
-__device__ __forceinline__ uint4 load_once(const uint8_t *at)
+/* Into the same registers or not at all: a branch would copy them, and so wait for the load. */
+__device__ __forceinline__ void load_if(uint4 &x, const uint8_t *at, bool there)
 {
-    uint4 x;
-    asm volatile("ld.global.nc.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];"
-                 : "=r"(x.x), "=r"(x.y), "=r"(x.z), "=r"(x.w)
-                 : "l"(at));
-    return x;
+    asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p,%5,0;\n"
+                 "@p ld.global.L1::no_allocate.v4.u32 {%0,%1,%2,%3},[%4];\n}"
+                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+                 : "l"(at), "r"((int)there)
+                 : "memory");
 }
 
-__device__ __forceinline__ void direct_load(const decode_args &a, const nvfp4_wide &w,
-                                            const feed &f, direct &x, int g, int c)
+/* Where token g of the feed's tile lies. */
+__device__ __forceinline__ const uint8_t *record_of(const decode_args &a, const nvfp4_wide &w,
+                                                    const feed &f, int g)
 {
     const int block = feed_block(a, f);
-    x.record = f.tile < f.end && block >= 0
-                   ? w.pool + block * w.block_stride + (uint32_t)((f.row + g) * kRecordBytes)
-                   : nullptr;
-    if (!x.record)
-        return;
+    return f.tile < f.end && block >= 0
+               ? w.pool + block * w.block_stride + (uint32_t)((f.row + g) * kRecordBytes)
+               : nullptr;
+}
+
+__device__ __forceinline__ void direct_load(direct &x, const uint8_t *record, int c)
+{
+    x.record = record;
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        x.rope[i] =
-            load_once(x.record + (i & 1) * 8 * kRecordBytes + kRopeOffset + 64 * (i >> 1) + 16 * c);
+        load_if(x.rope[i],
+                record + (i & 1) * 8 * kRecordBytes + kRopeOffset + 64 * (i >> 1) + 16 * c,
+                record != nullptr);
 }
 
 /* Stores four 8x8 fragments: lane i gives the address of row i % 8 of matrix i / 8. */
@@ -259,11 +265,12 @@ __device__ __forceinline__ void make_tile(const decode_args &a, const nvfp4_wide
         z1 = *(const float *)(x.record + 8 * kRecordBytes + kOuterOffset);
     float dot[32], rope[32];
     make_scores(a, w, sm, f, x, dot, rope, gone0, gone1, n, row, warp, lane);
-    direct_load(a, w, f, x, g, c);
+    const uint8_t *next = record_of(a, w, f, g);
     feed_next(a, f, warp);
     const bool masked = first + kTile > least || hidden || a.bias;
     tile64_softmax(a, sm, sm.state, s, sums, dot, rope, z0 * kLift, z1 * kLift, gone0, gone1, token,
                    masked, n, warp, lane);
+    direct_load(x, next, c); /* not before P: its fence would wait for these */
 }
 
 __device__ __forceinline__ void make_range(const decode_args &a, const nvfp4_wide &w,
@@ -273,10 +280,10 @@ __device__ __forceinline__ void make_range(const decode_args &a, const nvfp4_wid
     feed f;
     feed_start(a, f, range, warp);
     int next_seq = f.seq.index;
-    direct x;
+    direct x = {};
     fetch_half(a, w, sm, f, 0);
     fetch_half(a, w, sm, f, 1);
-    direct_load(a, w, f, x, lane / 4, lane % 4);
+    direct_load(x, record_of(a, w, f, lane / 4), lane % 4);
     feed_next(a, f, warp); /* from here on a tile ahead */
     while (f.tile <= f.end) {
         const sequence s = sequence_of(a, next_seq, f.tile - 1);
