@@ -145,6 +145,10 @@ extern "C" const struct lkvi_cuda_kernel lkvi_sm90_kernels[] = {
      lkvi_decode_int8_h16_sm90},
     {"decode_nvfp4_h16_sm90", 90, 90, LKV_FORMAT_NVFP4, 1, 128, supported16, scratch16, update16,
      lkvi_decode_nvfp4_h16_sm90},
+    {"decode_bf16_h16_sm90", 90, 90, LKV_FORMAT_BF16, 1, 128, supported16, scratch16, update16,
+     lkvi_decode_bf16_h16_sm90},
+    {"decode_fp8_h16_sm90", 90, 90, LKV_FORMAT_FP8, 1, 128, supported16, scratch16, update16,
+     lkvi_decode_fp8_h16_sm90},
 };
 extern "C" const uint32_t lkvi_sm90_num_kernels =
     sizeof lkvi_sm90_kernels / sizeof *lkvi_sm90_kernels;
