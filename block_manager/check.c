@@ -304,6 +304,8 @@ static lkv_status check_host_block(const struct lkvi_manager *m, uint32_t h, str
         return LKV_OK;
     CHECK("I4 a copy has no identity of its own", m->blocks[h].flags & LKVI_INDEXED, 0, h);
     CHECK("I4 a copy and its original", m->host.copy_of[b], h, b);
+    CHECK("I8 the copy of an idle block has arrived", m->blocks[b].state == LKVI_IDLE && !is_copy,
+          0, b);
     CHECK("I4 the original is cached on the device",
           !lkvi_on_host(m, b) && (m->blocks[b].flags & LKVI_INDEXED), 1, b);
     CHECK(

@@ -94,7 +94,7 @@ void lkvi_host_clear(struct lkvi_manager *m)
 void lkvi_host_evict(struct lkvi_manager *m, uint32_t b)
 {
     uint32_t h = m->host.copy_of[b];
-    if (!h || !is_copy(m, h)) {
+    if (!h) { /* else it has arrived: b came back from behind the same fence */
         lkvi_detach_below(m, b);
         lkvi_unpublish(m, b);
         return;

@@ -29,6 +29,16 @@ static void row_of(const lkv_step *step, uint32_t i, struct lkvi_seq *s, struct 
     row->begin = step->row_begin ? step->row_begin[i] : s->length;
 }
 
+/* A hit may find it, or somebody holds it: also where a drop or a forced reset took it out of the
+ * cache. A tail that this step copies first is the sequence's own. */
+static int others_read(const struct lkvi_manager *m, const struct lkvi_seq *s, uint64_t k)
+{
+    const struct lkvi_block *block = &m->blocks[s->table[k]];
+    if (s->plan_copy && k == s->length >> m->block_shift)
+        return 0;
+    return (block->flags & LKVI_INDEXED) || block->refs > 1;
+}
+
 /* Rows may end inside the room, or beyond it where the final length cuts drafts off. */
 static lkv_status check_range(const struct lkvi_manager *m, const lkv_step *step,
                               const struct row *row, uint64_t room_blocks)
@@ -45,9 +55,9 @@ static lkv_status check_range(const struct lkvi_manager *m, const lkv_step *step
     if (!row->num_rows || row->begin >= s->committed)
         return LKV_OK;
     for (uint64_t k = row->begin >> m->block_shift; k << m->block_shift < s->committed; k++)
-        if (k << m->block_shift < end && (m->blocks[s->table[k]].flags & LKVI_INDEXED))
+        if (k << m->block_shift < end && others_read(m, s, k))
             return lkvi_fail(LKV_E_INVALID,
-                             "rows [%llu, +%u) would write block %d, which is published",
+                             "rows [%llu, +%u) would write block %d, which is published or shared",
                              (unsigned long long)row->begin, row->num_rows, s->table[k]);
     return LKV_OK;
 }

@@ -9,31 +9,43 @@ cc=${CC:-cc}
 survivors=0
 only=${1:-}
 
-build() {
-    $cc -std=gnu11 -O1 -DLKV_BUILDING -I"$root/include" -I"$work" -I"$root" "$1" \
-        "$root"/tests/cases/*.c "$work"/block_manager/*.c "$root"/core/alloc.c \
-        "$root"/core/status.c "$root"/core/sha256.c -o "$work/cases" \
+compile() { # source object
+    $cc -std=gnu11 -O1 -w -DLKV_BUILDING -I"$root/include" -I"$root" -c "$1" -o "$2"
+}
+
+# Everything once; a mutant is one object more and two links. No header is ever changed.
+mkdir "$work/manager" "$work/cases.o" "$work/model.o" "$work/core"
+for file in "$root"/block_manager/*.c; do compile "$file" "$work/manager/$(basename "$file").o" || exit 99; done
+for file in alloc status sha256; do compile "$root/core/$file.c" "$work/core/$file.o" || exit 99; done
+for file in "$root"/tests/cases/cases.c "$root"/tests/cases/group_?.c "$root"/tests/cases/group_dfgh.c; do
+    compile "$file" "$work/cases.o/$(basename "$file").o" || exit 99
+done
+for file in "$root"/tests/stress/blocks_model.c "$root"/tests/stress/blocks_ops*.c \
+    "$root"/tests/reference/ref_manager.c "$root"/tests/reference/ref_blocks.c \
+    "$root"/tests/reference/ref_host.c; do
+    compile "$file" "$work/model.o/$(basename "$file").o" || exit 99
+done
+
+build() { # file
+    mkdir -p "$work/linked" && rm -f "$work"/linked/* && cp "$work"/manager/*.o "$work/linked" &&
+    compile "$work/mutant.c" "$work/linked/$1.o" &&
+    $cc "$work"/cases.o/*.o "$work"/linked/*.o "$work"/core/*.o -o "$work/cases" \
         -lcriterion -lmbedcrypto -lpthread &&
-    $cc -std=gnu11 -O1 -DLKV_BUILDING -I"$root/include" -I"$work" -I"$root" \
-        "$root"/tests/stress/blocks_model.c "$root"/tests/stress/blocks_ops*.c \
-        "$root"/tests/reference/ref_manager.c "$root"/tests/reference/ref_blocks.c \
-        "$work"/block_manager/*.c "$root"/core/alloc.c \
-        "$root"/core/status.c "$root"/core/sha256.c -o "$work/model" -lmbedcrypto -lpthread
+    $cc "$work"/model.o/*.o "$work"/linked/*.o "$work"/core/*.o -o "$work/model" \
+        -lmbedcrypto -lpthread
 }
 
 plant() { # name file old new
     case $1 in *"$only"*) ;; *) return ;; esac
-    rm -rf "$work/block_manager"
-    cp -r "$root/block_manager" "$work/block_manager"
-    python3 - "$work/block_manager/$2" "$3" "$4" <<'PY' || { echo "$1: the text to change is gone"; survivors=$((survivors + 1)); return; }
+    python3 - "$root/block_manager/$2" "$work/mutant.c" "$3" "$4" <<'PY' || { echo "$1: the text to change is gone"; survivors=$((survivors + 1)); return; }
 import sys
-path, old, new = sys.argv[1:]
-text = open(path).read()
+source, path, old, new = sys.argv[1:]
+text = open(source).read()
 if text.count(old) < 1:
     sys.exit(1)
 open(path, "w").write(text.replace(old, new, 1))
 PY
-    if ! build -w 2>"$work/log"; then
+    if ! build "$2" 2>"$work/log"; then
         echo "$1: does not build"; sed -n 1,5p "$work/log"; survivors=$((survivors + 1)); return
     fi
     if timeout 120 "$work/cases" --jobs 1 >"$work/out" 2>&1 &&
@@ -55,9 +67,9 @@ plant "BM-13 filtered after the loop" pool.c \
         return 0;'
 plant "BM-29 hits touched first" admit.c \
     'LKV_TRY(plan_hits(m, s, &plan, result));' \
-    'take_hits(m, s, &plan); LKV_TRY(plan_hits(m, s, &plan, result));'
+    'take_hits(m, s, args, &plan); LKV_TRY(plan_hits(m, s, &plan, result));'
 plant "BM-30 idle counted twice" admit.c \
-    'plan->want - plan->hits.blocks + plan->idle' 'plan->want - plan->hits.blocks'
+    'plan->hits.on_host) + plan->idle;' 'plan->hits.on_host);'
 plant "BM-43 len, not len - 1" match.c \
     'uint64_t usable = (prompt->num_tokens - 1) >> m->block_shift;' \
     'uint64_t usable = prompt->num_tokens >> m->block_shift;'
@@ -74,7 +86,8 @@ plant "a decode beyond the final length" step.c \
 plant "a fence forgotten" pool.c \
     'if (fence > m->cold[b].fence)' 'if (0)'
 plant "copy source not held" grow.c \
-    'lkvi_copies_add(m, from, to);' 'lkvi_copies_add(m, from, to); lkvi_drop(m, from, 0);'
+    'lkvi_copies_add(m, from, to, LKVI_COPY_BLOCK);' \
+    'lkvi_copies_add(m, from, to, LKVI_COPY_BLOCK); lkvi_drop(m, from, 0);'
 plant "newest evicted first" lru.c \
     'put(lru, cold, lru->tail++, b);' 'put(lru, cold, --lru->head, b);'
 plant "highest priority first" order.c \
@@ -84,5 +97,33 @@ plant "a dropped namespace publishes again" drop.c \
     'm->seqs[i].no_publish = 1;' ';'
 plant "watermark ignored" admit.c \
     'needed + plan->promise + plan->spare' 'needed + plan->promise'
+plant "a slot of the wheel skipped" order.c \
+    'for (uint32_t digit = digit_of(before, top) + 1;' \
+    'for (uint32_t digit = digit_of(before, top) + 2;'
+plant "BM-25 a twin on the host stays there" commit.c \
+    'if (!lkvi_on_host(m, twin))
+        return twin;' 'return twin;'
+plant "BM-54 the source of a demotion is not held" host.c \
+    'lkvi_claim(m, b);
+        m->blocks[b].flags |= LKVI_BORROWED;' 'm->blocks[b].refs++;'
+plant "BM-59 copied out before the writer is done" swap.c \
+    'if (after > m->passed_fence)' 'if (0)'
+plant "swapped in before it has arrived" swap.c \
+    'LKV_TRY(arrived(m, s));' ';'
+plant "hits on the host need no room" admit.c \
+    '(plan->hits.blocks - plan->hits.on_host)' 'plan->hits.blocks'
+plant "a copy outlives its original" prefix.c \
+    'if (m->host.num_blocks && !lkvi_on_host(m, b))' 'if (0)'
+plant "a running copy is taken back" copies.c \
+    'find(m->copies, m->num_issued, m->num_copies, to)' 'find(m->copies, 0, m->num_copies, to)'
+plant "copies of the next victims make room" host.c \
+    'if (!b || !(m->blocks[b].flags & LKVI_MARK)) {' 'if (1) {'
+plant "a demoted block comes back as the newest" host.c \
+    'm->blocks[b].flags |= LKVI_BORROWED;' ';'
+plant "a shared block is written" step.c \
+    '(block->flags & LKVI_INDEXED) || block->refs > 1' 'block->flags & LKVI_INDEXED'
+plant "a swapped sequence publishes" commit.c '!s->swapped &&' ''
+plant "an aborted swap leaks" swap.c \
+    'm->counts.reserved -= s->reserved_blocks;' ';'
 [ $survivors -eq 0 ] && echo "every mutant that was planted was killed"
 exit $survivors

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 /* One target, one program: their only other user is the model. */
 #include "tests/stress/blocks_ops.c"
+#include "tests/stress/blocks_ops_host.c"
 #include "tests/stress/blocks_ops_seqs.c"
 
 enum { STEPS_MAX = 2000 };
@@ -37,6 +38,6 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
         fprintf(stderr, "step %d: %s\n", i, wrong);
         abort();
     }
-    ops_destroy(o);
+    ops_destroy(o, NULL);
     return 0;
 }

@@ -7,6 +7,7 @@
 
 /* ---- the cache as a tree of blocks */
 
+/* On the device: what is on the host alone does not keep a block from being evicted. */
 static int has_child(const struct ref_manager *r, int b)
 {
     for (uint32_t c = 1; c <= r->num_blocks; c++)
@@ -17,7 +18,7 @@ static int has_child(const struct ref_manager *r, int b)
 
 int ref_find_child(const struct ref_manager *r, int parent, const int32_t *tokens, const char *keys)
 {
-    for (uint32_t c = 1; c <= r->num_blocks; c++) {
+    for (uint32_t c = 1; c <= r->num_ids; c++) {
         const struct ref_block *block = &r->blocks[c];
         if (block->indexed && block->parent == parent && !strcmp(block->keys, keys) &&
             !memcmp(block->tokens, tokens, r->block_tokens * sizeof *tokens))
@@ -31,13 +32,9 @@ static int priority_now(const struct ref_manager *r, const struct ref_block *blo
     return block->until && block->until <= r->now ? 0 : block->priority;
 }
 
-/* Out of the cache; an idle parent that was passed over becomes the next to go of its priority. */
-static void forget(struct ref_manager *r, int b)
+/* An idle parent that was passed over becomes the next to go of its priority. */
+void ref_wake(struct ref_manager *r, int parent)
 {
-    int parent = r->blocks[b].parent;
-    r->blocks[b].indexed = 0;
-    r->blocks[b].parent = 0;
-    r->blocks[b].keys[0] = 0;
     if (!parent || !r->blocks[parent].parked || has_child(r, parent))
         return;
     r->blocks[parent].parked = 0;
@@ -45,23 +42,54 @@ static void forget(struct ref_manager *r, int b)
     r->blocks[parent].rested = --r->front;
 }
 
-static void make_free(struct ref_block *block)
+/* Out of the cache, and so is its copy. */
+static void forget(struct ref_manager *r, int b)
 {
-    block->state = REF_FREE;
-    block->priority = block->parked = 0;
+    int parent = r->blocks[b].parent;
+    if (r->blocks[b].copy_of && r->blocks[b].indexed)
+        ref_unlink_copy(r, b);
+    r->blocks[b].indexed = 0;
+    r->blocks[b].parent = 0;
+    r->blocks[b].keys[0] = 0;
+    ref_wake(r, parent);
 }
 
-/* b and everything under it leave the cache; the idle ones among those under it become free. */
-static void forget_tree(struct ref_manager *r, int b)
+void ref_make_free(struct ref_block *block)
 {
-    for (uint32_t c = 1; c <= r->num_blocks; c++) {
+    block->state = REF_FREE;
+    block->priority = block->parked = block->borrowed = 0;
+}
+
+/* The idle ones become free. */
+static void forget_below(struct ref_manager *r, int b)
+{
+    for (uint32_t c = 1; c <= r->num_ids; c++) {
         if (!r->blocks[c].indexed || r->blocks[c].parent != b)
             continue;
-        forget_tree(r, (int)c);
+        ref_forget_tree(r, (int)c);
         if (r->blocks[c].state == REF_IDLE)
-            make_free(&r->blocks[c]);
+            ref_make_free(&r->blocks[c]);
     }
+}
+
+void ref_forget_tree(struct ref_manager *r, int b)
+{
+    forget_below(r, b);
     forget(r, b);
+}
+
+/* Evicted: to the host, if its copy has arrived there, or for ever. */
+static void give_up(struct ref_manager *r, int b)
+{
+    int h = r->blocks[b].copy_of;
+    if (has_child(r, b))
+        forget_below(r, b);
+    if (!h || !r->blocks[h].is_copy) {
+        ref_forget_tree(r, b);
+        return;
+    }
+    r->blocks[b].copy_of = r->blocks[h].copy_of = r->blocks[h].is_copy = 0;
+    ref_move_identity(r, b, h);
 }
 
 static int goes_before(const struct ref_block *a, const struct ref_block *b)
@@ -109,8 +137,8 @@ const char *ref_take(struct ref_manager *r, int32_t b, int state)
     if (block->state == REF_IDLE)
         pass_over(r, leaf);
     if (block->indexed)
-        forget_tree(r, b);
-    block->priority = block->parked = 0;
+        give_up(r, b);
+    block->priority = block->parked = block->borrowed = 0;
     block->state = state;
     block->refs = state == REF_IN_USE;
     return NULL;
@@ -129,28 +157,45 @@ static void enqueue(struct ref_manager *r, struct ref_block *block)
 
 static void rest(struct ref_manager *r, struct ref_block *block)
 {
-    block->state = block->indexed ? REF_IDLE : REF_FREE;
-    block->rested = ++r->clock;
+    block->is_copy = block->copy_of && !block->indexed;
+    block->state = block->indexed || block->copy_of ? REF_IDLE : REF_FREE;
+    block->rested = block->borrowed ? --r->front : ++r->clock;
+    block->borrowed = 0;
     block->priority = block->indexed ? priority_now(r, block) : 0;
 }
 
-static void cancel_copy_to(struct ref_manager *r, int32_t to)
+/* The source of the copy into `to` that was taken out of the list, or 0. */
+static int32_t take_out(struct ref_copy *copies, uint32_t from, uint32_t *num, int32_t to)
 {
-    for (uint32_t i = 0; i < r->num_copies; i++) {
-        if (r->copies[i].to != to)
+    for (uint32_t i = from; i < *num; i++) {
+        if (copies[i].to != to)
             continue;
-        int32_t from = r->copies[i].from;
-        memmove(&r->copies[i], &r->copies[i + 1], (--r->num_copies - i) * sizeof r->copies[0]);
-        ref_settle_unused(r, to);
-        ref_drop(r, from, 0);
-        return;
+        int32_t source = copies[i].from;
+        memmove(&copies[i], &copies[i + 1], (--*num - i) * sizeof copies[0]);
+        return source;
     }
+    return 0;
 }
 
-static int copy_waits_for(const struct ref_manager *r, int32_t to)
+/* One that is being run stays. */
+static void cancel_copy_to(struct ref_manager *r, int32_t to)
+{
+    int32_t from = take_out(r->held, 0, &r->num_held, to);
+    if (!from)
+        from = take_out(r->copies, r->num_issued, &r->num_copies, to);
+    if (!from)
+        return;
+    ref_settle_unused(r, to);
+    ref_drop(r, from, 0);
+}
+
+int ref_copy_waits_for(const struct ref_manager *r, int32_t to)
 {
     for (uint32_t i = 0; i < r->num_copies; i++)
         if (r->copies[i].to == to)
+            return 1;
+    for (uint32_t i = 0; i < r->num_held; i++)
+        if (r->held[i].to == to)
             return 1;
     return 0;
 }
@@ -159,7 +204,7 @@ static int copy_waits_for(const struct ref_manager *r, int32_t to)
 void ref_settle_unused(struct ref_manager *r, int32_t b)
 {
     struct ref_block *block = &r->blocks[b];
-    if (copy_waits_for(r, b)) {
+    if (ref_copy_waits_for(r, b)) {
         block->state = REF_PENDING;
     } else if (block->fence > r->passed) {
         block->state = REF_PENDING;
@@ -177,7 +222,7 @@ void ref_drop(struct ref_manager *r, int32_t b, uint64_t fence)
     if (--block->refs)
         return;
     ref_settle_unused(r, b);
-    if (!block->indexed && copy_waits_for(r, b))
+    if (!block->indexed && ref_copy_waits_for(r, b))
         cancel_copy_to(r, b);
 }
 
@@ -185,7 +230,7 @@ void ref_claim(struct ref_manager *r, int32_t b)
 {
     r->blocks[b].refs++;
     r->blocks[b].state = REF_IN_USE;
-    r->blocks[b].parked = 0;
+    r->blocks[b].parked = r->blocks[b].borrowed = 0;
 }
 
 void ref_raise(struct ref_manager *r, int32_t b, const struct ref_seq *s)
@@ -214,7 +259,7 @@ void ref_tick(struct ref_manager *r, uint64_t now)
 static struct ref_block *next_queued(struct ref_manager *r, uint64_t fence)
 {
     struct ref_block *best = NULL;
-    for (uint32_t b = 1; b <= r->num_blocks; b++) {
+    for (uint32_t b = 1; b <= r->num_ids; b++) {
         struct ref_block *q = &r->blocks[b];
         if (!q->queued || q->queue_fence > fence)
             continue;
@@ -231,9 +276,17 @@ void ref_pass(struct ref_manager *r, uint64_t fence)
     if (fence <= r->passed)
         return;
     r->passed = fence;
+    uint32_t kept = 0;
+    for (uint32_t i = 0; i < r->num_held; i++) {
+        if (r->held[i].after > fence)
+            r->held[kept++] = r->held[i];
+        else
+            r->copies[r->num_copies++] = r->held[i];
+    }
+    r->num_held = kept;
     while ((block = next_queued(r, fence))) {
         block->queued = 0;
-        if (block->state == REF_IN_USE || copy_waits_for(r, (int32_t)(block - r->blocks)))
+        if (block->state == REF_IN_USE || ref_copy_waits_for(r, (int32_t)(block - r->blocks)))
             continue;
         if (block->fence > fence)
             enqueue(r, block);
@@ -348,8 +401,8 @@ uint64_t ref_evict(struct ref_manager *r, uint64_t n)
             break;
         }
         pass_over(r, b);
-        forget(r, b);
-        make_free(&r->blocks[b]);
+        give_up(r, b);
+        ref_make_free(&r->blocks[b]);
         done++;
     }
     return done;
@@ -359,22 +412,22 @@ void ref_drop_namespace(struct ref_manager *r, const char *keys)
 {
     for (uint32_t i = 0; i < REF_SEQS; i++)
         r->seqs[i].no_publish |= !strcmp(r->seqs[i].keys, keys);
-    for (uint32_t b = 1; b <= r->num_blocks; b++) {
+    for (uint32_t b = 1; b <= r->num_ids; b++) {
         if (!r->blocks[b].indexed || strcmp(r->blocks[b].keys, keys))
             continue;
-        forget_tree(r, (int)b);
+        ref_forget_tree(r, (int)b);
         if (r->blocks[b].state == REF_IDLE)
-            make_free(&r->blocks[b]);
+            ref_make_free(&r->blocks[b]);
     }
 }
 
 void ref_reset(struct ref_manager *r)
 {
     r->epoch++;
-    for (uint32_t b = 1; b <= r->num_blocks; b++) {
+    for (uint32_t b = 1; b <= r->num_ids; b++) {
         int idle = r->blocks[b].state == REF_IDLE;
         forget(r, (int)b);
         if (idle)
-            make_free(&r->blocks[b]);
+            ref_make_free(&r->blocks[b]);
     }
 }

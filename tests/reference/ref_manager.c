@@ -5,16 +5,16 @@
 #include <stdio.h>
 #include <string.h>
 
-void ref_create(struct ref_manager *r, uint32_t num_blocks, uint32_t base, uint32_t block_tokens,
-                uint32_t flags)
+void ref_create(struct ref_manager *r, const struct lkvi_manager_config *config)
 {
     memset(r, 0, sizeof *r);
-    r->num_blocks = num_blocks;
-    r->base = base;
-    r->block_tokens = block_tokens;
-    r->flags = flags;
+    r->num_blocks = (uint32_t)config->num_blocks;
+    r->num_ids = (uint32_t)(config->num_blocks + config->host_blocks);
+    r->base = (uint32_t)config->base_blocks;
+    r->block_tokens = config->tokens_per_block;
+    r->flags = config->flags;
     r->clock = r->front = (uint64_t)1 << 62;
-    for (uint32_t b = 1; b <= num_blocks; b++)
+    for (uint32_t b = 1; b <= r->num_ids; b++)
         r->blocks[b].state = REF_FREE;
 }
 
@@ -25,10 +25,16 @@ void ref_count(const struct ref_manager *r, struct ref_counts *counts)
         counts->state[r->blocks[b].state]++;
         counts->cached += (uint64_t)r->blocks[b].indexed;
     }
+    for (uint32_t b = r->num_blocks + 1; b <= r->num_ids; b++) {
+        counts->host[r->blocks[b].state]++;
+        counts->host_cached += (uint64_t)r->blocks[b].indexed;
+        counts->host_copies += (uint64_t)r->blocks[b].is_copy;
+    }
     for (uint32_t i = 0; i < REF_SEQS; i++) {
         if (!r->seqs[i].live)
             continue;
         counts->seqs++;
+        counts->swapped += (uint64_t)r->seqs[i].swapped;
         counts->tokens += r->seqs[i].length;
         counts->reserved += r->seqs[i].reserved;
     }
@@ -67,7 +73,7 @@ static uint32_t best_partial(const struct ref_manager *r, const int32_t *tokens,
     uint32_t best = 0;
     uint64_t at = (uint64_t)hits * r->block_tokens, left = n ? n - 1 - at : 0;
     uint64_t limit = left < r->block_tokens ? left : r->block_tokens;
-    for (uint32_t c = 1; c <= r->num_blocks; c++) {
+    for (uint32_t c = 1; c <= r->num_ids; c++) {
         const struct ref_block *block = &r->blocks[c];
         if (!block->indexed || block->parent != last || strcmp(block->keys, keys))
             continue;
@@ -94,31 +100,47 @@ const char *ref_match(struct ref_manager *r, const int32_t *tokens, uint64_t n, 
     return NULL;
 }
 
-/* Blocks that stop being idle or pending when these are claimed. */
+/* Blocks of the device that stop being idle or pending when these are claimed. */
 static void count_claims(const struct ref_manager *r, const int32_t *table, uint32_t hits,
                          int32_t source, uint64_t *idle, uint64_t *pending)
 {
     *idle = *pending = 0;
-    for (uint32_t i = 0; i < hits; i++) {
-        *idle += r->blocks[table[i]].state == REF_IDLE;
-        *pending += r->blocks[table[i]].state == REF_PENDING;
+    for (uint32_t i = 0; i <= hits; i++) {
+        int32_t b = i < hits ? table[i] : source;
+        if (!b || on_host(r, b))
+            continue;
+        *idle += r->blocks[b].state == REF_IDLE;
+        *pending += r->blocks[b].state == REF_PENDING;
     }
-    *idle += source && r->blocks[source].state == REF_IDLE;
-    *pending += source && r->blocks[source].state == REF_PENDING;
+}
+
+/* Hits on the host alone: the last ones. */
+static uint32_t hits_on_host(const struct ref_manager *r, const int32_t *table, uint32_t hits)
+{
+    uint32_t n = 0;
+    while (n < hits && on_host(r, table[hits - 1 - n]))
+        n++;
+    return n;
 }
 
 static const char *check_hits(struct ref_manager *r, const struct ref_seen *seen, uint32_t hits,
                               const int32_t *table, const lkv_prompt *prompt)
 {
+    uint32_t far = hits_on_host(r, table, hits), copy = r->num_copies + far;
     for (uint32_t i = 0; i < hits; i++)
-        if (seen->table[i] != table[i])
+        if (!on_host(r, table[i]) && seen->table[i] != table[i])
             return FAIL("hit %u is block %d, want %d", i, seen->table[i], table[i]);
     uint64_t partial = seen->result->partial_hit_tokens;
+    if (seen->num_copies != copy + (partial != 0))
+        return FAIL("%u hits on the host, %llu partial tokens: %llu copies wait, of them before %u",
+                    far, (unsigned long long)partial, (unsigned long long)seen->num_copies,
+                    r->num_copies);
+    if (seen->result->host_hit_blocks != far)
+        return FAIL("%llu hits on the host, want %u",
+                    (unsigned long long)seen->result->host_hit_blocks, far);
     if (!partial)
         return NULL;
-    if (seen->num_copies != r->num_copies + 1)
-        return FAIL("partial hit without a copy: %llu wait", (unsigned long long)seen->num_copies);
-    int32_t from = seen->copies[2 * r->num_copies], to = seen->copies[2 * r->num_copies + 1];
+    int32_t from = seen->copies[2 * copy], to = seen->copies[2 * copy + 1];
     const struct ref_block *source = &r->blocks[from];
     if (to != seen->table[hits] || !source->indexed ||
         source->parent != (hits ? table[hits - 1] : 0))
@@ -129,15 +151,48 @@ static const char *check_hits(struct ref_manager *r, const struct ref_seen *seen
     return NULL;
 }
 
+/* A hit on the host is copied into a block of the device, which takes its identity. */
+static const char *promote(struct ref_manager *r, struct ref_seq *s, int32_t h, int32_t b,
+                           const struct ref_seen *seen)
+{
+    const char *wrong = ref_take(r, b, REF_IN_USE);
+    if (wrong)
+        return wrong;
+    if (seen->copies[2 * r->num_copies] != h || seen->copies[2 * r->num_copies + 1] != b)
+        return FAIL("the hit on host block %d is not copied to %d", h, b);
+    ref_move_identity(r, h, b);
+    ref_link_copy(r, b, h);
+    r->blocks[h].is_copy = 1;
+    r->copies[r->num_copies++] = (struct ref_copy){h, b, 0};
+    ref_raise(r, b, s);
+    return NULL;
+}
+
+static const char *take_hits(struct ref_manager *r, struct ref_seq *s, const int32_t *table,
+                             uint32_t hits, const struct ref_seen *seen)
+{
+    uint32_t here = hits - hits_on_host(r, table, hits);
+    uint64_t partial = seen->result->partial_hit_tokens;
+    for (uint32_t i = 0; i < hits; i++) {
+        ref_claim(r, table[i]);
+        if (i < here)
+            ref_raise(r, table[i], s);
+    }
+    if (partial)
+        ref_claim(r, seen->copies[2 * (seen->num_copies - 1)]);
+    for (uint32_t i = here; i < hits; i++) {
+        const char *wrong = promote(r, s, table[i], seen->table[i], seen);
+        if (wrong)
+            return wrong;
+    }
+    return NULL;
+}
+
 static const char *admit_seq(struct ref_manager *r, struct ref_seq *s, const lkv_prompt *prompt,
                              const struct ref_seen *seen, uint32_t hits)
 {
     uint64_t partial = seen->result->partial_hit_tokens;
     int32_t from = partial ? seen->copies[2 * r->num_copies] : 0;
-    for (uint32_t i = 0; i < hits; i++)
-        ref_claim(r, seen->table[i]), ref_raise(r, seen->table[i], s);
-    if (from)
-        ref_claim(r, from);
     for (uint32_t i = hits; i < seen->num_blocks; i++) {
         const char *wrong = ref_take(r, seen->table[i], REF_IN_USE);
         if (wrong)
@@ -146,7 +201,7 @@ static const char *admit_seq(struct ref_manager *r, struct ref_seq *s, const lkv
     for (uint64_t t = (uint64_t)hits * r->block_tokens; t < prompt->num_tokens; t++)
         r->blocks[seen->table[t / r->block_tokens]].tokens[t % r->block_tokens] = prompt->tokens[t];
     if (from)
-        r->copies[r->num_copies++] = (struct ref_copy){from, seen->table[hits]};
+        r->copies[r->num_copies++] = (struct ref_copy){from, seen->table[hits], 0};
     memcpy(s->table, seen->table, seen->num_blocks * sizeof s->table[0]);
     s->num_blocks = (uint32_t)seen->num_blocks;
     s->length = prompt->num_tokens;
@@ -173,7 +228,7 @@ const char *ref_admit(struct ref_manager *r, uint32_t seq, const lkv_prompt *pro
     uint32_t hits = ref_hits(r, prompt->tokens, prompt->num_tokens, keys, table);
     if (args->match && args->match->hit_blocks < hits)
         hits = (uint32_t)args->match->hit_blocks;
-    uint64_t fresh = blocks_for(r, room) - hits;
+    uint64_t fresh = blocks_for(r, room) - hits + hits_on_host(r, table, hits);
     count_claims(r, table, hits, 0, &idle, &pending);
     struct ref_counts c;
     ref_count(r, &c);
@@ -188,11 +243,12 @@ const char *ref_admit(struct ref_manager *r, uint32_t seq, const lkv_prompt *pro
     const char *wrong = check_hits(r, seen, hits, table, prompt);
     if (wrong)
         return wrong;
-    int32_t from = seen->result->partial_hit_tokens ? seen->copies[2 * r->num_copies] : 0;
+    int32_t from = seen->result->partial_hit_tokens ? seen->copies[2 * (seen->num_copies - 1)] : 0;
     count_claims(r, table, hits, from, &idle, &pending);
     uint64_t before = ref_free_now(r);
     *s = (struct ref_seq){.priority = (int)args->priority, .until = args->priority_until};
-    if ((wrong = admit_seq(r, s, prompt, seen, hits)))
+    if ((wrong = take_hits(r, s, table, hits, seen)) ||
+        (wrong = admit_seq(r, s, prompt, seen, hits)))
         return wrong;
     if (seen->result->needed != fresh + idle || before - ref_free_now(r) != fresh + idle)
         return FAIL(
@@ -226,7 +282,7 @@ static const char *copy_tail(struct ref_manager *r, struct ref_seq *s, const str
         seen->copies[2 * r->num_copies + 1] != to)
         return FAIL("copy on write %d -> %d is not queued", from, to);
     memcpy(r->blocks[to].tokens, r->blocks[from].tokens, sizeof r->blocks[to].tokens);
-    r->copies[r->num_copies++] = (struct ref_copy){from, to};
+    r->copies[r->num_copies++] = (struct ref_copy){from, to, 0};
     s->table[i] = to;
     return NULL;
 }
@@ -245,9 +301,11 @@ const char *ref_grow(struct ref_manager *r, uint32_t seq, const int32_t *tokens,
         status = LKV_E_INVALID;
     else if (want > r->base)
         status = LKV_E_NEVER_FITS;
+    if (s->swapped)
+        status = LKV_E_INVALID;
     if (seen->status != status)
         return FAIL("growth gave %d, want %d", seen->status, status);
-    if (status != LKV_OK)
+    if (status != LKV_OK || s->swapped)
         return NULL;
     if (copy && (wrong = copy_tail(r, s, seen)))
         return wrong;
@@ -275,7 +333,7 @@ void ref_commit(struct ref_manager *r, uint32_t seq, uint64_t upto)
         return;
     s->committed = upto;
     uint64_t end = upto / r->block_tokens;
-    if (s->no_publish || s->epoch != r->epoch || (r->flags & LKV_POOL_NO_CACHE) ||
+    if (s->no_publish || s->swapped || s->epoch != r->epoch || (r->flags & LKV_POOL_NO_CACHE) ||
         end <= s->published)
         return;
     s->published = end;
@@ -288,6 +346,12 @@ void ref_commit(struct ref_manager *r, uint32_t seq, uint64_t upto)
             block->parent = parent;
             ref_raise(r, s->table[k], s);
             memcpy(block->keys, s->keys, sizeof block->keys);
+            twin = s->table[k];
+        } else if (on_host(r, twin)) { /* computed again: the identity comes back */
+            ref_move_identity(r, twin, s->table[k]);
+            ref_link_copy(r, s->table[k], twin);
+            r->blocks[twin].is_copy = 1;
+            ref_raise(r, s->table[k], s);
             twin = s->table[k];
         }
         parent = twin;
@@ -338,6 +402,7 @@ const char *ref_settle(struct ref_manager *r, uint32_t num, uint64_t fence)
 {
     if (num > r->num_copies)
         return FAIL("%u copies settled of %u", num, r->num_copies);
+    r->num_issued = 0;
     for (uint32_t i = 0; i < num; i++) {
         struct ref_copy copy = r->copies[0];
         memmove(&r->copies[0], &r->copies[1], --r->num_copies * sizeof r->copies[0]);

@@ -17,7 +17,7 @@ static uint32_t next(void *user, uint32_t n)
     return (uint32_t)((*s >> 20) % n);
 }
 
-static int run(uint64_t seed, uint64_t steps, uint32_t hash_bits)
+static int run(uint64_t seed, uint64_t steps, uint32_t hash_bits, struct ops_sums *sums)
 {
     uint64_t state = seed * 0x9e3779b97f4a7c15u + 1;
     struct ops *o = ops_create(next, &state, hash_bits);
@@ -29,16 +29,17 @@ static int run(uint64_t seed, uint64_t steps, uint32_t hash_bits)
             continue;
         fprintf(stderr, "seed %llu step %llu: %s\n", (unsigned long long)seed,
                 (unsigned long long)i, wrong);
-        ops_destroy(o);
+        ops_destroy(o, NULL);
         return 1;
     }
-    ops_destroy(o);
+    ops_destroy(o, sums);
     return 0;
 }
 
 int main(int argc, char **argv)
 {
     uint64_t steps = 100000, seed = 1, hash_bits = 0;
+    struct ops_sums sums = {.published = 0};
     for (int i = 1; i + 1 < argc; i += 2) {
         uint64_t value = strtoull(argv[i + 1], NULL, 0);
         if (!strcmp(argv[i], "--steps"))
@@ -50,9 +51,15 @@ int main(int argc, char **argv)
     }
     for (uint64_t done = 0; done < steps; done += STEPS_PER_POOL, seed++) {
         uint64_t left = steps - done;
-        if (run(seed, left < STEPS_PER_POOL ? left : STEPS_PER_POOL, (uint32_t)hash_bits))
+        if (run(seed, left < STEPS_PER_POOL ? left : STEPS_PER_POOL, (uint32_t)hash_bits, &sums))
             return 1;
     }
-    printf("%llu steps, no difference\n", (unsigned long long)steps);
+    printf("%llu steps, no difference\nblocks: ", (unsigned long long)steps);
+    printf("%llu published, %llu evicted, %llu expired, %llu copied, ",
+           (unsigned long long)sums.published, (unsigned long long)sums.evicted,
+           (unsigned long long)sums.expired, (unsigned long long)sums.copied);
+    printf("%llu demoted, %llu promoted, %llu swapped out, %llu in\n",
+           (unsigned long long)sums.demoted, (unsigned long long)sums.promoted,
+           (unsigned long long)sums.swapped_out, (unsigned long long)sums.swapped_in);
     return 0;
 }

@@ -1,6 +1,7 @@
 /* In: numbers. Out: the first call after which library and twin disagree, or NULL.
  * Small pools, short prompts over few block contents and stale handles of all kinds; operations on
- * sequences are in blocks_ops_seqs.c, those on copies, fences, leases and the cache here. */
+ * sequences are in blocks_ops_seqs.c, those on copies and tiers in blocks_ops_host.c, those on
+ * fences, leases and the cache here. */
 #include "tests/stress/blocks_ops_state.h"
 
 struct ops *ops_create(ops_draw draw_fn, void *user, uint32_t hash_bits)
@@ -9,9 +10,11 @@ struct ops *ops_create(ops_draw draw_fn, void *user, uint32_t hash_bits)
     o->draw = draw_fn;
     o->user = user;
     o->block_tokens = 16;
-    uint32_t num_blocks = 8 + draw(o, 40), lent = draw(o, num_blocks / 2);
+    uint32_t num_blocks = 8 + draw(o, 40), lent = draw(o, 2) ? 0 : draw(o, num_blocks / 2);
     struct lkvi_manager_config config = {.num_blocks = num_blocks,
                                          .base_blocks = num_blocks - lent,
+                                         .host_blocks = draw(o, 4) ? 1 + draw(o, 40) : 0,
+                                         .event_slots = draw(o, 4) ? 0 : 64,
                                          .tokens_per_block = o->block_tokens,
                                          .max_seqs = LIVE_SEQS,
                                          .hash_bits = hash_bits,
@@ -20,34 +23,26 @@ struct ops *ops_create(ops_draw draw_fn, void *user, uint32_t hash_bits)
         free(o);
         return NULL;
     }
-    ref_create(&o->ref, num_blocks, num_blocks - lent, o->block_tokens, config.flags);
+    ref_create(&o->ref, &config);
     return o;
 }
 
-void ops_destroy(struct ops *o)
+void ops_destroy(struct ops *o, struct ops_sums *sums)
 {
+    lkv_pool_stats s = {.size = sizeof s};
+    if (sums) {
+        lkvi_manager_query(o->m, &s);
+        sums->published += s.published_blocks;
+        sums->evicted += s.evicted_blocks;
+        sums->expired += o->expired;
+        sums->copied += s.copied_blocks;
+        sums->demoted += s.demoted_blocks;
+        sums->promoted += s.promoted_blocks;
+        sums->swapped_out += s.swapped_out_blocks;
+        sums->swapped_in += s.swapped_in_blocks;
+    }
     lkvi_manager_destroy(o->m);
     free(o);
-}
-
-static const char *op_settle(struct ops *o)
-{
-    uint64_t num, fence = some_fence(o);
-    o->name = "settle";
-    lkvi_manager_peek_copies(o->m, o->copies, REF_BLOCKS, &num);
-    if (num != o->ref.num_copies)
-        return FAIL("settle: %llu copies wait, want %u", (unsigned long long)num,
-                    o->ref.num_copies);
-    for (uint64_t i = 0; i < num; i++)
-        if (o->copies[2 * i] != o->ref.copies[i].from ||
-            o->copies[2 * i + 1] != o->ref.copies[i].to)
-            return FAIL("settle: copy %llu is %d -> %d, want %d -> %d", (unsigned long long)i,
-                        o->copies[2 * i], o->copies[2 * i + 1], o->ref.copies[i].from,
-                        o->ref.copies[i].to);
-    uint32_t some = draw(o, 3) ? (uint32_t)num : draw(o, (uint32_t)num + 1);
-    if (lkvi_manager_settle_copies(o->m, some, fence) != LKV_OK)
-        return FAIL("settle: %s", lkv_last_error());
-    return named(o, ref_settle(&o->ref, some, fence));
 }
 
 static const char *op_pass(struct ops *o)
@@ -119,20 +114,32 @@ static void adopt_order(struct ops *o, int only_expired)
  * of the allowed choices: whatever left the cache was idle or stood under an evicted block. */
 static const char *adopt(struct ops *o)
 {
-    for (uint32_t b = 1; b <= o->ref.num_blocks; b++) {
+    for (uint32_t b = 1; b <= o->ref.num_ids; b++) {
         struct ref_block *mine = &o->ref.blocks[b];
         const struct lkvi_block *theirs = &o->m->blocks[b];
-        if (mine->indexed && !(theirs->flags & LKVI_INDEXED))
-            mine->indexed = mine->parent = 0, mine->keys[0] = 0;
+        int indexed = (theirs->flags & LKVI_INDEXED) != 0;
+        if (!mine->indexed && indexed) /* what its original was is the host's now */
+            memcpy(mine->keys, o->ref.blocks[mine->copy_of].keys, sizeof mine->keys);
+        mine->indexed = indexed;
+        mine->parent = (int)theirs->parent;
         if (mine->state == REF_IDLE && theirs->state == LKVI_FREE)
-            mine->state = REF_FREE, mine->priority = 0;
+            mine->state = REF_FREE, mine->priority = mine->borrowed = 0;
+        if (mine->parked && !(theirs->flags & LKVI_PARKED) && mine->until &&
+            mine->until <= o->ref.now)
+            mine->priority = 0; /* it ended while the block waited aside */
         mine->parked = (theirs->flags & LKVI_PARKED) != 0;
+        mine->is_copy = (theirs->flags & LKVI_HOST_COPY) != 0;
+    }
+    for (uint32_t b = 1; b <= o->ref.num_ids; b++) {
+        o->ref.blocks[b].copy_of = o->m->host.num_blocks ? (int)o->m->host.copy_of[b] : 0;
+        if (!o->ref.blocks[b].indexed)
+            o->ref.blocks[b].keys[0] = 0;
     }
     adopt_order(o, 0);
     o->ref.num_copies = (uint32_t)o->m->num_copies;
     for (uint32_t i = 0; i < o->ref.num_copies; i++)
         o->ref.copies[i] =
-            (struct ref_copy){(int32_t)o->m->copies[i].from, (int32_t)o->m->copies[i].to};
+            (struct ref_copy){(int32_t)o->m->copies[i].from, (int32_t)o->m->copies[i].to, 0};
     return NULL;
 }
 
@@ -142,6 +149,8 @@ static const char *op_tick(struct ops *o)
     o->tick += draw(o, 4) ? draw(o, 90) : (uint64_t)1 << draw(o, 16);
     lkvi_manager_tick(o->m, o->tick);
     ref_tick(&o->ref, o->tick);
+    for (uint32_t b = 1; b <= o->ref.num_blocks; b++)
+        o->expired += (uint64_t)o->ref.blocks[b].expired;
     adopt_order(o, 1);
     for (uint32_t b = 1; b <= o->ref.num_blocks; b++)
         if (o->ref.blocks[b].expired)
@@ -174,7 +183,8 @@ static const char *op_reset(struct ops *o)
     if (draw(o, 20))
         return NULL;
     ref_count(&o->ref, &c);
-    uint64_t live = c.state[REF_IN_USE] + c.state[REF_PENDING];
+    uint64_t live =
+        c.state[REF_IN_USE] + c.state[REF_PENDING] + c.host[REF_IN_USE] + c.host[REF_PENDING];
     int forced = (int)draw(o, 2);
     lkv_status status = lkvi_manager_reset(o->m, forced ? LKV_RESET_FORCE : 0);
     if (status != (live && !forced ? LKV_E_BUSY : LKV_OK))
@@ -205,38 +215,57 @@ static const char *op_drop(struct ops *o)
 
 /* ---- comparison */
 
+struct figure {
+    const char *name;
+    uint64_t found, wanted;
+};
+
+static const char *compare_figures(struct ops *o, const struct figure *figures, size_t num)
+{
+    for (size_t i = 0; i < num; i++)
+        if (figures[i].found != figures[i].wanted)
+            return FAIL("after %s: %s is %llu, want %llu", o->name, figures[i].name,
+                        (unsigned long long)figures[i].found,
+                        (unsigned long long)figures[i].wanted);
+    return NULL;
+}
+
 static const char *compare_counts(struct ops *o)
 {
     lkv_pool_stats s;
     struct ref_counts c;
     lkvi_manager_query(o->m, &s);
     ref_count(&o->ref, &c);
-    const uint64_t got[9] = {s.blocks_free,    s.blocks_idle, s.blocks_in_use,
-                             s.blocks_pending, s.blocks_lent, s.blocks_reserved,
-                             s.blocks_cached,  s.tokens_live, s.seqs_live};
-    const uint64_t want[9] = {c.state[REF_FREE],
-                              c.state[REF_IDLE],
-                              c.state[REF_IN_USE],
-                              c.state[REF_PENDING],
-                              c.state[REF_LENT],
-                              c.reserved,
-                              c.cached,
-                              c.tokens,
-                              c.seqs};
-    static const char *const names[9] = {"free",     "idle",   "in use", "pending",  "lent",
-                                         "reserved", "cached", "tokens", "sequences"};
-    for (int i = 0; i < 9; i++)
-        if (got[i] != want[i])
-            return FAIL("after %s: %s is %llu, want %llu", o->name, names[i],
-                        (unsigned long long)got[i], (unsigned long long)want[i]);
-    return NULL;
+    const struct figure figures[] = {
+        {"free", s.blocks_free, c.state[REF_FREE]},
+        {"idle", s.blocks_idle, c.state[REF_IDLE]},
+        {"in use", s.blocks_in_use, c.state[REF_IN_USE]},
+        {"pending", s.blocks_pending, c.state[REF_PENDING]},
+        {"lent", s.blocks_lent, c.state[REF_LENT]},
+        {"reserved", s.blocks_reserved, c.reserved},
+        {"cached", s.blocks_cached, c.cached},
+        {"tokens", s.tokens_live, c.tokens},
+        {"sequences", s.seqs_live, c.seqs},
+        {"swapped sequences", s.seqs_swapped, c.swapped},
+        {"free on the host", s.host_blocks_free, c.host[REF_FREE]},
+        {"idle on the host", s.host_blocks_idle, c.host[REF_IDLE]},
+        {"in use on the host", s.host_blocks_in_use, c.host[REF_IN_USE]},
+        {"pending on the host", s.host_blocks_pending, c.host[REF_PENDING]},
+        {"cached on the host", s.host_blocks_cached, c.host_cached},
+        {"copies on the host", s.host_blocks_copies, c.host_copies},
+    };
+    return compare_figures(o, figures, sizeof figures / sizeof figures[0]);
 }
 
 static const char *compare_order(struct ops *o)
 {
-    for (uint32_t b = 1; b <= o->ref.num_blocks; b++) {
+    for (uint32_t b = 1; b <= o->ref.num_ids; b++) {
         const struct ref_block *mine = &o->ref.blocks[b];
         const struct lkvi_block *theirs = &o->m->blocks[b];
+        if (mine->indexed != (theirs->flags & LKVI_INDEXED) ||
+            (mine->indexed && mine->parent != (int)theirs->parent))
+            return FAIL("after %s: block %u is cached %d under %u, want %d under %d", o->name, b,
+                        theirs->flags & LKVI_INDEXED, theirs->parent, mine->indexed, mine->parent);
         if (mine->state == REF_IDLE &&
             (mine->parked != !!(theirs->flags & LKVI_PARKED) || mine->priority != theirs->priority))
             return FAIL("after %s: block %u has priority %u, parked %d, want %d, %d", o->name, b,
@@ -273,10 +302,15 @@ static const char *compare_seqs(struct ops *o)
 const char *ops_step(struct ops *o)
 {
     static const char *(*const table[])(struct ops *) = {
-        op_match, op_match, op_admit,   op_admit,  op_admit,  op_admit,  op_grow,     op_grow,
-        op_grow,  op_step,  op_step,    op_commit, op_commit, op_commit, op_truncate, op_fork,
-        op_free,  op_free,  op_free,    op_settle, op_settle, op_tick,   op_pass,     op_pass,
-        op_pin,   op_lend,  op_release, op_evict,  op_reset,  op_drop,   op_common};
+        op_serve,   op_serve,   op_serve,   op_serve,    op_serve,    op_serve,    op_serve,
+        op_serve,   op_serve,   op_serve,   op_match,    op_match,    op_admit,    op_admit,
+        op_grow,    op_grow,    op_grow,    op_step,     op_step,     op_step,     op_commit,
+        op_commit,  op_load,    op_free,    op_truncate, op_fork,     op_fork,     op_write,
+        op_settle,  op_settle,  op_settle,  op_settle,   op_settle,   op_issue,    op_tick,
+        op_tick,    op_tick,    op_pass,    op_pass,     op_pass,     op_pass,     op_pass,
+        op_pin,     op_lend,    op_release, op_release,  op_evict,    op_reset,    op_drop,
+        op_common,  op_demote,  op_demote,  op_demote,   op_swap_out, op_swap_out, op_swap_out,
+        op_swap_in, op_swap_in, op_swap_in};
     const char *wrong = table[draw(o, sizeof table / sizeof *table)](o);
     if (!wrong)
         wrong = compare_counts(o);

@@ -10,7 +10,11 @@ struct ops;
 typedef uint32_t (*ops_draw)(void *user, uint32_t n);
 
 struct ops *ops_create(ops_draw draw, void *user, uint32_t hash_bits);
-void ops_destroy(struct ops *o);
+/* What the walk did, added to sums; NULL: nobody wants to know. */
+struct ops_sums {
+    uint64_t published, evicted, expired, copied, demoted, promoted, swapped_out, swapped_in;
+};
+void ops_destroy(struct ops *o, struct ops_sums *sums);
 /* One operation, then every comparison; NULL or the first difference. */
 const char *ops_step(struct ops *o);
 
