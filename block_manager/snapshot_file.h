@@ -1,7 +1,7 @@
 /* The bytes of a snapshot, without a pool: head, seals, whole reads and writes. Little endian.
  *
  *   | head 256 | record | record | ...    parents before their children
- *   record: | head 80 | tokens 4 B | keys, padded to 16 | payload: layers, then planes |
+ *   record: | head 96 | tokens 4 B | keys, padded to 16 | payload: layers, then planes |
  *
  * Payload is rounded up to 16, so that every record begins aligned. Every record carries the seal
  * of all its bytes, the head one over all record seals in order and one over itself: a flipped,
@@ -14,7 +14,7 @@
 #include <stdint.h>
 #include "latentkv/latentkv.h"
 
-enum { LKVI_SEAL_BYTES = 32, LKVI_SNAPSHOT_VERSION = 1, LKVI_SNAPSHOT_SEALED = 1 };
+enum { LKVI_SEAL_BYTES = 32, LKVI_SNAPSHOT_VERSION = 2, LKVI_SNAPSHOT_SEALED = 1 };
 #define LKVI_SNAPSHOT_MAGIC "LKVSNAP" /* with its zero */
 
 struct lkvi_snapshot_head {
@@ -38,11 +38,13 @@ _Static_assert(sizeof(struct lkvi_snapshot_head) == 256, "the head is part of th
 struct lkvi_snapshot_record {
     uint32_t parent; /* its place in the file, from 1; 0: none */
     uint32_t keys_bytes;
-    uint8_t reserved[8];
+    uint32_t priority; /* 0 to 100 */
+    uint8_t reserved[12];
+    uint64_t priority_until; /* in the caller's clock; 0: for ever */
     uint8_t digest[32];
-    uint8_t seal[LKVI_SEAL_BYTES]; /* of the 48 bytes before and everything behind */
+    uint8_t seal[LKVI_SEAL_BYTES]; /* of the 64 bytes before and everything behind */
 };
-_Static_assert(sizeof(struct lkvi_snapshot_record) == 80, "a record's head is part of the format");
+_Static_assert(sizeof(struct lkvi_snapshot_record) == 96, "a record's head is part of the format");
 
 struct lkvi_secret {
     const uint8_t *data; /* NULL: none */

@@ -12,7 +12,8 @@ struct entry {
     uint32_t block;  /* 0: left out */
     uint32_t parent; /* place in the file from 1; 0: none */
     uint32_t keyset; /* of a staged block: holds a reference */
-    uint32_t staged;
+    uint8_t staged, priority, spare[2];
+    uint64_t priority_until;
 };
 
 struct load {
@@ -85,6 +86,10 @@ static lkv_status check_record(struct load *v, const struct lkvi_snapshot_record
         return broken(v, "its seal does not match");
     if (record->parent > v->num)
         return broken(v, "its parent stands behind it");
+    if (record->priority > LKVI_PRIORITY_MAX)
+        return broken(v, "its priority is above 100");
+    if (record->priority)
+        LKV_TRY(lkvi_order_ensure(v->m));
     if (!lkvi_keyset_well_formed(keys, record->keys_bytes))
         return broken(v, "its keys are not whole");
     if (record->parent)
@@ -134,6 +139,8 @@ static lkv_status read_record(struct load *v)
                                      record.keys_bytes, &e->keyset));
     v->num++; /* from here on a failure undoes it */
     e->parent = record.parent;
+    e->priority = (uint8_t)record.priority;
+    e->priority_until = record.priority_until;
     LKV_TRY(place_block(v, e, tokens, p + bytes - v->head.payload_bytes));
     v->begin += bytes;
     if (!e->staged) {
@@ -201,8 +208,11 @@ static void publish(struct load *v)
         v->s->num_loaded++;
     }
     for (uint64_t i = v->num; i-- > 0;) /* the file's first becomes the newest */
-        if (v->entries[i].staged)
-            lkvi_rest_idle(m, v->entries[i].block);
+        if (v->entries[i].staged) {
+            const struct entry *e = &v->entries[i];
+            lkvi_order_raise(m, e->block, e->priority, e->priority_until);
+            lkvi_rest_idle(m, e->block);
+        }
 }
 
 static void undo(struct load *v)

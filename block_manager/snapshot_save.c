@@ -113,7 +113,10 @@ static lkv_status put_record(struct save *v, uint32_t b, uint64_t bytes)
     const struct lkvi_keyset *keys = block->keyset ? &m->keysets.sets[block->keyset] : NULL;
     uint8_t *p = v->chunk + v->used;
     struct lkvi_snapshot_record record = {.parent = v->place[block->parent],
-                                          .keys_bytes = keys ? keys->bytes : 0};
+                                          .keys_bytes = keys ? keys->bytes : 0,
+                                          .priority = block->priority,
+                                          .priority_until =
+                                              block->priority ? m->order.ranks[b].until : 0};
     memset(p, 0, bytes - v->s->head.payload_bytes);
     memcpy(p, &record, sizeof record);
     p += sizeof record;

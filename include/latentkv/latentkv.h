@@ -78,7 +78,7 @@ enum {
     LKV_E_CUBLAS = 21,        /* likewise cuBLAS */
     LKV_E_BUSY = 30,          /* live users stand in the way */
     LKV_E_STALE_HIT = 31,     /* the match ticket no longer holds: match again */
-    LKV_E_NOT_FOUND = 32,     /* unknown or stale handle, or unknown name */
+    LKV_E_NOT_FOUND = 32,     /* unknown or stale handle, unknown name, or no such file */
     LKV_E_INTERNAL = 90       /* a bug in latentkv */
 };
 
@@ -626,15 +626,19 @@ typedef struct lkv_snapshot_info {
     uint64_t blocks_loaded; /* load: entered the pool; the others were there, or found no room */
 } lkv_snapshot_info;
 
-/* The cached blocks of a LIBRARY pool (tokens, keys, records, planes) to a file. path is replaced
- * by a rename once all bytes are on the disk: a crash at any moment leaves the old file or the new
- * one. path.tmp is used meanwhile; LKV_E_BUSY if another save is writing it. Data declared
- * committed must have been enqueued on stream, or be written. Synchronises. info may be NULL. */
+/* The cached blocks of a LIBRARY pool (tokens, keys, priorities, records, planes), of both tiers,
+ * to a file. path is replaced by a rename once all bytes are on the disk: a crash at any moment
+ * leaves the old file or the new one. path.tmp is used meanwhile; LKV_E_BUSY if another save is
+ * writing it. LKV_E_NOT_FOUND: no such folder; LKV_E_IO: it is there and cannot be written to. Data
+ * declared committed must have been enqueued on stream, or be written. Synchronises. info may be
+ * NULL. */
 LKV_API lkv_status lkv_pool_snapshot_save(lkv_pool *pool, const lkv_snapshot_args *args,
                                           lkv_snapshot_info *info, void *stream);
 /* Adds a snapshot's blocks to the cache, as idle ones; takes free blocks only, never evicts. All
  * or nothing: a broken file, or one of a pool with another identity, is LKV_E_INVALID (another
- * format version: LKV_E_VERSION) and changes nothing. Holds the pool's lock while it reads. */
+ * format version: LKV_E_VERSION) and changes nothing. No file is LKV_E_NOT_FOUND, as at a first
+ * start; LKV_E_IO is one that is there and cannot be read. Priorities count on in the pool's clock:
+ * tick it first. Holds the pool's lock while it reads. */
 LKV_API lkv_status lkv_pool_snapshot_load(lkv_pool *pool, const lkv_snapshot_args *args,
                                           lkv_snapshot_info *info, void *stream);
 

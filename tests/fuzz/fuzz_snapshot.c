@@ -70,7 +70,7 @@ static size_t place(const uint8_t **data, size_t *bytes, size_t length)
     if (where % 4 == 0)
         return at % sizeof head;
     if (where % 4 == 1)
-        return (sizeof head + where / 4 % 9 * record + at % 80) % length;
+        return (sizeof head + where / 4 % 9 * record + at % 96) % length;
     return at % length;
 }
 

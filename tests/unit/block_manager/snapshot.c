@@ -328,10 +328,11 @@ Test(snapshot, right_seals_do_not_help_wrong_content, .init = make_folder, .fini
         const char *word;
     } changes[] = {
         {head, 1, "parent"},            /* of the first record: behind it */
-        {head + 16, 1, "digest"},       /* the digest itself */
-        {head + 80, 1, "digest"},       /* a token */
-        {head + 144, 4, "digest"},      /* a key's tag: still whole */
-        {head + 145, 0x80, "whole"},    /* a key's length */
+        {head + 8, 0x80, "priority"},   /* above 100 */
+        {head + 32, 1, "digest"},       /* the digest itself */
+        {head + 96, 1, "digest"},       /* a token */
+        {head + 160, 4, "digest"},      /* a key's tag: still whole */
+        {head + 161, 0x80, "whole"},    /* a key's length */
         {head + 4, 0x40000000, "many"}, /* bytes of keys */
         {head + 4, 0x01000000, "ends"},
         {offsetof(struct lkvi_snapshot_head, num_blocks), 1, ""},
