@@ -158,7 +158,9 @@ struct run { /* one shape's buffers */
     int rows, width, max_len;
     uint64_t num_blocks;
     uint8_t *pool, *workspace;
-    float *d_q, *d_out, *d_lse, *d_entropy, *d_bias;
+    void *d_q;
+    bool bf16_q;
+    float *d_out, *d_lse, *d_entropy, *d_bias;
     int *d_table, *d_lens, *d_indptr;
     lkvi_fault_record *faults;
     lkvi_attend_params p;
@@ -232,10 +234,19 @@ void build(run &r, const shape &sh, uint32_t format)
     std::normal_distribution<float> normal(0, 1);
     for (float &x : r.q)
         x = normal(rng) * 0.3f;
+    /* The wide BF16 row takes q in bf16 only. */
+    r.bf16_q = format == LKV_FORMAT_BF16 && sh.heads * sh.q_len > 16;
+    std::vector<__nv_bfloat16> narrow;
+    for (float &x : r.q)
+        if (r.bf16_q) {
+            narrow.push_back(__float2bfloat16(x));
+            x = __bfloat162float(narrow.back());
+        }
     if (sh.bias)
         for (int i = 0; i < r.max_len * sh.batch; i++)
             r.bias.push_back(i % 7 == 3 ? -INFINITY : normal(rng));
-    r.d_q = device(r.q.size(), r.q.data());
+    r.d_q = r.bf16_q ? (void *)device(narrow.size(), narrow.data())
+                     : (void *)device(r.q.size(), r.q.data());
     r.d_out = device<float>((size_t)r.rows * sh.heads * L);
     r.d_lse = device<float>((size_t)r.rows * sh.heads);
     r.d_entropy = device<float>((size_t)r.rows * sh.heads);
@@ -262,7 +273,8 @@ bool parameters(run &r)
     p.plan.max_q_len = r.sh.q_len;
     p.plan.max_seq_len = r.max_len;
     p.plan.max_blocks_per_seq = r.width;
-    p.plan.q_dtype = p.plan.out_dtype = LKV_DTYPE_F32;
+    p.plan.q_dtype = r.bf16_q ? LKV_DTYPE_BF16 : LKV_DTYPE_F32;
+    p.plan.out_dtype = LKV_DTYPE_F32;
     p.plan.flags = r.sh.flags;
     p.store.record = r.rec;
     p.store.tokens_per_block = r.sh.block;
@@ -273,9 +285,9 @@ bool parameters(run &r)
     p.batch = {r.d_table,         r.d_lens,         r.d_indptr,
                (uint64_t)r.width, (uint64_t)r.rows, (uint32_t)r.sh.batch,
                (uint32_t)r.width};
-    p.q = {r.d_q, (int64_t)r.sh.heads * (L + R), L + R, LKV_DTYPE_F32, 0};
+    p.q = {r.d_q, (int64_t)r.sh.heads * (L + R), L + R, p.plan.q_dtype, 0};
     p.q_rope = p.q;
-    p.q_rope.data = r.d_q + L;
+    p.q_rope.data = (uint8_t *)r.d_q + L * (r.bf16_q ? 2 : 4);
     p.out = {r.d_out, (int64_t)r.sh.heads * L, L, LKV_DTYPE_F32, 0};
     p.lse = r.d_lse;
     p.entropy = r.d_entropy;

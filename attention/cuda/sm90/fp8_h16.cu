@@ -11,29 +11,19 @@
  *   warp w  wait for piece w; scores of its tokens; softmax; P and relative scales to shared memory
  *   all     barrier, which also tells whether the slow path must run
  *   warp w  P V of dims 128 w ..; with piece w read by all warps: fetch that of tile t + 2 */
+#include "attention/cuda/sm90/fp8.cuh"
 #include "attention/cuda/sm90/launch.h"
-#include "attention/cuda/sm90/frame.cuh"
 
 using namespace lkvi;
 
 namespace
 {
-constexpr int kRecord = 656, kScaleOffset = 512, kRopeOffset = 528;
-constexpr int kPiece = 16, kPieces = kTile / kPiece;
-constexpr uint32_t kPieceBytes = kPiece * kRecord;
-constexpr int kScaleRow = kTile + 8; /* values; a pitch that keeps four rows on different banks */
-
-struct fp8_pool {
-    const uint8_t *base;
-    uint64_t block_stride;
-};
-
 struct alignas(1024) fp8_smem {
     uint8_t q[8][kRows * kBox]; /* fp16, 64 k-positions a box */
     uint8_t q_rope[kRows * kBox];
     uint8_t p[2][kRows * kBox];
     uint8_t records[2][kTile * kRecord];
-    __half relative[2][4][kScaleRow]; /* scale of a token's group over the power of two in P */
+    __half relative[2][4][kRelativeRow]; /* scale of a token's group over the power of two in P */
     row_state rows;
     uint64_t full[2][kPieces], empty[2][kPieces];
 };
@@ -46,37 +36,20 @@ __device__ __forceinline__ void fetch(const decode_args &a, const fp8_pool &pool
 {
     if (f.tile >= f.end)
         return;
-    const int block = feed_block(a, f), stage = n & 1;
-    absent = (absent & ~(1u << stage)) | (block < 0 ? 1u << stage : 0u);
+    const int stage = n & 1;
+    const bool missing = feed_block(a, f) < 0;
+    absent = (absent & ~(1u << stage)) | (missing ? 1u << stage : 0u);
     if (lane == 0) {
-        const uint32_t bar = shared_address(&sm.full[stage][warp]);
         if (n >= 2)
             mbarrier_wait(shared_address(&sm.empty[stage][warp]), ((n >> 1) - 1) & 1);
-        if (block < 0) {
-            mbarrier_arrive(bar);
-            feed_fault(a, f);
-        } else {
-            mbarrier_arrive_expect(bar, kPieceBytes);
-            copy_bytes(shared_address(sm.records[stage] + warp * kPieceBytes),
-                       pool.base + (uint64_t)block * pool.block_stride + (uint32_t)f.row * kRecord,
-                       kPieceBytes, bar);
-        }
+        fetch_piece(a, pool, f, shared_address(sm.records[stage] + warp * kPieceBytes),
+                    shared_address(&sm.full[stage][warp]));
     }
     __syncwarp();
     feed_next(a, f, warp);
 }
 
-/* Tokens of the warp's piece that are no keys: their bytes may be anything, and 0 x NaN is NaN. */
-__device__ __forceinline__ void clear_tokens(uint8_t *piece, int keep, int lane)
-{
-    for (int i = max(keep, 0) * (kRecord / 16) + lane; i < kPiece * kRecord / 16; i += 32)
-        *(uint4 *)(piece + 16 * i) = make_uint4(0, 0, 0, 0);
-    fence_async_shared(); /* the next copy comes after */
-    __syncwarp();
-}
-
-/* Four rows of q a warp as fp16 of |.| <= 1. Dim 128 b + 16 (2 c + m) + 4 i + 2 hi + e is position
- * 8 hi + 2 c + e of step 8 b + 4 m + i; rope dim 8 (2 c + m) + 4 i + 2 hi + e of step 2 m + i. */
+/* Four rows of q a warp as fp16 of |.| <= 1, in the order that fp8.cuh states. */
 __device__ __forceinline__ void load_q(const decode_args &a, fp8_smem &sm, const sequence &s,
                                        int warp, int lane)
 {
@@ -136,20 +109,6 @@ __device__ __forceinline__ void load_q(const decode_args &a, fp8_smem &sm, const
     fence_async_shared();
 }
 
-/* Two e4m3 in the lower or upper half of a word to two fp16, exactly. */
-__device__ __forceinline__ uint32_t widen_low(uint32_t x)
-{
-    uint32_t d;
-    asm("{\n.reg .b16 l,h;\nmov.b32 {l,h},%1;\ncvt.rn.f16x2.e4m3x2 %0,l;\n}" : "=r"(d) : "r"(x));
-    return d;
-}
-__device__ __forceinline__ uint32_t widen_high(uint32_t x)
-{
-    uint32_t d;
-    asm("{\n.reg .b16 l,h;\nmov.b32 {l,h},%1;\ncvt.rn.f16x2.e4m3x2 %0,h;\n}" : "=r"(d) : "r"(x));
-    return d;
-}
-
 /* Products of the warp's 16 tokens with q: d[group] of 128 latent dims, rope. row: the record of
  * the thread's first token. */
 __device__ __forceinline__ void scores(fp8_smem &sm, const uint8_t *row, float (&d)[4][8],
@@ -159,16 +118,7 @@ __device__ __forceinline__ void scores(fp8_smem &sm, const uint8_t *row, float (
     const uint32_t q_rope = uniform(wgmma_descriptor(shared_address(sm.q_rope)));
     uint32_t k[4][4], a[2][8][4];
     wgmma_wait<0>(); /* P V of the last tile; ptxas cannot mix the two products' registers */
-#pragma unroll
-    for (int half = 0; half < 2; half++)
-#pragma unroll
-        for (int m = 0; m < 2; m++) {
-            uint4 v = *(const uint4 *)(row + 8 * half * kRecord + kRopeOffset + 16 * (2 * c + m));
-            k[2 * m][half] = v.x;
-            k[2 * m][2 + half] = v.y;
-            k[2 * m + 1][half] = v.z;
-            k[2 * m + 1][2 + half] = v.w;
-        }
+    load_rope(row, k, c);
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -197,30 +147,6 @@ __device__ __forceinline__ void scores(fp8_smem &sm, const uint8_t *row, float (
                           q + ((2 * b + (i >> 2)) * kRows * kBox + (i & 3) * 32) / 16, i);
         wgmma_commit();
     }
-}
-
-/* The power of two at or below the token's largest scale; leaves the scale of group c relative to
- * it for P V. */
-__device__ __forceinline__ float split_scale(float4 s, __half *to, int c)
-{
-    const float most = fmaxf(fmaxf(fabsf(s.x), fabsf(s.y)), fmaxf(fabsf(s.z), fabsf(s.w)));
-    const uint32_t exponent = __float_as_uint(most) & 0x7F800000u;
-    const float inverse = exponent ? __uint_as_float(0x7F000000u - exponent) : 0.f;
-    const float mine = c & 2 ? (c & 1 ? s.w : s.z) : (c & 1 ? s.y : s.x);
-    *to = __float2half_rn(mine * inverse);
-    return __uint_as_float(exponent);
-}
-
-/* Words x, y: four dims of token t and of t + 1. Out: for each dim the fp16 pair (t, t + 1) times
- * the two tokens' relative scales. */
-__device__ __forceinline__ void widen(uint32_t x, uint32_t y, uint32_t scale, uint32_t &d0,
-                                      uint32_t &d1, uint32_t &d2, uint32_t &d3)
-{
-    uint32_t low = prmt(x, y, 0x5140), high = prmt(x, y, 0x7362);
-    d0 = half2_mul(widen_low(low), scale);
-    d1 = half2_mul(widen_high(low), scale);
-    d2 = half2_mul(widen_low(high), scale);
-    d3 = half2_mul(widen_high(high), scale);
 }
 
 /* o[.., row] += V P of 64 tokens. Thread (g, c) brings dims 16 g .. 16 g + 15 of its warp's group
