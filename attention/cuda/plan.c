@@ -67,8 +67,12 @@ lkv_status lkvi_cuda_plan(void *opaque, struct lkvi_plan_params *p)
     const struct lkvi_cuda_kernel *k;
     struct layout l;
     uint32_t first = p->flags & LKVI_PLAN_GENERIC_ROWS ? lkvi_sm90_num_kernels : 0;
+    const uint32_t only = LKVI_PLAN_ROW_OF(p->flags);
+    if (only && !row_at(only - 1))
+        return lkvi_cuda_host->fail(LKV_E_INVALID, "kernel row %u is behind the table's end",
+                                    only - 1);
     for (uint32_t i = first; (k = row_at(i)) != NULL; i++) {
-        if (!row_fits(k, p, &state->launch))
+        if ((only && i != only - 1) || !row_fits(k, p, &state->launch))
             continue;
         p->kernel_row = i;
         layout_of(p, k->scratch(p, &state->launch), &l);

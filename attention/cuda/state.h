@@ -29,6 +29,9 @@ struct lkvi_cuda_state {
 /* A plan flag of the tests (api/ refuses it): an architecture's own rows are passed over, so that
  * the generic family runs where it would not be chosen. */
 #define LKVI_PLAN_GENERIC_ROWS 0x80000000u
+/* And this row of the table alone: LKV_E_INVALID behind the table's end. */
+#define LKVI_PLAN_ONLY_ROW(row) ((uint32_t)((row) + 1) << 24)
+#define LKVI_PLAN_ROW_OF(flags) ((flags) >> 24 & 127u)
 
 /* The core's way to speak, set once by lkvi_backend_open. */
 extern const struct lkvi_host *lkvi_cuda_host;
