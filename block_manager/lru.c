@@ -18,7 +18,7 @@ lkv_status lkvi_lru_create(struct lkvi_lru *lru, struct lkvi_arena *arena, uint3
         return lkvi_fail(LKV_E_NO_MEMORY, "no memory for an eviction order of %llu slots",
                          (unsigned long long)slots);
     lru->mask = (uint32_t)(slots - 1);
-    lru->head = lru->tail = slots; /* above 0, so that the oldest end can grow too */
+    lru->head = lru->tail = (uint64_t)1 << 62; /* far from 0: the oldest end grows downwards */
     return LKV_OK;
 }
 

@@ -17,6 +17,9 @@ struct metric {
 
 #define FIELD(field) offsetof(lkv_pool_stats, field)
 #define BLOCKS "latentkv_pool_blocks", "gauge", "Blocks by state; the states add up to capacity."
+#define HOST                                                                                       \
+    "latentkv_pool_host_blocks", "gauge", "Host blocks by state; the states add up to capacity."
+#define MOVED "latentkv_pool_moved_blocks_total", "counter", "Blocks copied between the tiers."
 #define METADATA "latentkv_pool_metadata_bytes", "gauge", "Host memory of the block manager."
 
 /* Samples of one name stand together, as the format wants. */
@@ -41,6 +44,18 @@ static const struct metric metrics[] = {
      FIELD(tokens_live)},
     {"latentkv_pool_waste_tokens", "gauge", "Room of live sequences that holds no token.", NULL,
      FIELD(waste_tokens)},
+    {HOST, "state=\"free\"", FIELD(host_blocks_free)},
+    {HOST, "state=\"idle\"", FIELD(host_blocks_idle)},
+    {HOST, "state=\"in_use\"", FIELD(host_blocks_in_use)},
+    {HOST, "state=\"pending\"", FIELD(host_blocks_pending)},
+    {"latentkv_pool_host_capacity_blocks", "gauge", "Blocks of the host tier.", NULL,
+     FIELD(host_blocks_total)},
+    {"latentkv_pool_host_cached_blocks", "gauge", "In the prefix index, on the host alone.", NULL,
+     FIELD(host_blocks_cached)},
+    {"latentkv_pool_host_copy_blocks", "gauge", "Copies of blocks that are cached on the device.",
+     NULL, FIELD(host_blocks_copies)},
+    {"latentkv_pool_swapped_sequences", "gauge", "Sequences that are swapped out.", NULL,
+     FIELD(seqs_swapped)},
     {METADATA, "kind=\"allocated\"", FIELD(metadata_allocated_bytes)},
     {METADATA, "kind=\"active\"", FIELD(metadata_active_bytes)},
     {METADATA, "kind=\"resident\"", FIELD(metadata_resident_bytes)},
@@ -56,6 +71,10 @@ static const struct metric metrics[] = {
      FIELD(copied_blocks)},
     {"latentkv_pool_published_blocks_total", "counter", "Blocks that entered the prefix index.",
      NULL, FIELD(published_blocks)},
+    {MOVED, "kind=\"demoted\"", FIELD(demoted_blocks)},
+    {MOVED, "kind=\"promoted\"", FIELD(promoted_blocks)},
+    {MOVED, "kind=\"swapped_out\"", FIELD(swapped_out_blocks)},
+    {MOVED, "kind=\"swapped_in\"", FIELD(swapped_in_blocks)},
 };
 
 /* ---- labels: name="value"[,name="value"]... */

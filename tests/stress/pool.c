@@ -1,7 +1,8 @@
 /* Eight threads on one pool through the public ABI: admissions that share prefixes, forks, steps,
- * appends, attends on plans of their own, evictions. Token t's latent is t everywhere and queries
- * are zero, so every output must be the mean of the sequence's tokens: a wrong block, a lost copy
- * or a torn record shows as a number, a missing lock under TSan as a race. */
+ * appends, attends on plans of their own, evictions, demotions, swaps. Token t's latent is t
+ * everywhere and queries are zero, so every output must be the mean of the sequence's tokens: a
+ * wrong block, a lost copy or a torn record shows as a number, a missing lock under TSan as a race.
+ */
 #include <math.h>
 #include <pthread.h>
 #include <stdatomic.h>
@@ -16,7 +17,7 @@ enum { WIDTH = (MAX_LEN + BLOCK - 1) / BLOCK };
 struct shared {
     lkv_context *ctx;
     lkv_pool *pool;
-    atomic_uint_fast64_t attended, hits, refused;
+    atomic_uint_fast64_t attended, hits, host_hits, refused, swapped;
     atomic_uint errors;
 };
 
@@ -105,6 +106,14 @@ static int attend(struct thread *t, uint32_t length)
     return 0;
 }
 
+static int refused(struct thread *t, lkv_status status)
+{
+    int yes =
+        status == LKV_E_NO_BLOCKS || status == LKV_E_WAIT_PENDING || status == LKV_E_NO_HOST_SPACE;
+    atomic_fetch_add(&t->shared->refused, (uint64_t)yes);
+    return yes;
+}
+
 /* One step: `fresh` new tokens at the end, rows from `begin` on written, then attended. */
 static int run(struct thread *t, lkv_seq seq, uint32_t begin, uint32_t length, uint32_t fresh)
 {
@@ -124,10 +133,8 @@ static int run(struct thread *t, lkv_seq seq, uint32_t begin, uint32_t length, u
                      .slots_capacity = MAX_LEN,
                      .table_width = WIDTH};
     lkv_status status = lkv_pool_step(t->shared->pool, &step, NULL);
-    if (status == LKV_E_NO_BLOCKS) { /* the others hold them; a real engine would preempt */
-        atomic_fetch_add(&t->shared->refused, 1);
+    if (refused(t, status)) /* the others hold them; a real engine would preempt */
         return 0;
-    }
     return must(t, status, "step") &&
            must(t, lkv_pool_apply_copies(t->shared->pool, 0, NULL), "apply_copies") &&
            write_rows(t, begin, length) &&
@@ -139,13 +146,28 @@ static void fork_and_diverge(struct thread *t, lkv_seq seq, uint32_t length)
 {
     lkv_seq child;
     lkv_status status = lkv_seq_fork(t->shared->pool, seq, &child);
-    if (status == LKV_E_NO_BLOCKS || !must(t, status, "fork"))
+    if (refused(t, status) || !must(t, status, "fork"))
         return;
     int32_t kept = t->tokens[length];
     t->tokens[length] = 5000 + (int32_t)draw(t, 1000);
     run(t, child, length, length + 1, 1);
     t->tokens[length] = kept;
     must(t, lkv_seq_free(t->shared->pool, child, 0), "free of a child");
+}
+
+/* Out and in again; every row must be there for the step that follows. */
+static void swap(struct thread *t, lkv_seq seq, uint32_t length)
+{
+    lkv_pool *pool = t->shared->pool;
+    lkv_status status = lkv_seq_swap_out(pool, seq, 0, NULL);
+    if (refused(t, status) || !must(t, status, "swap out") ||
+        !must(t, lkv_pool_apply_copies(pool, 0, NULL), "apply_copies"))
+        return;
+    status = lkv_seq_swap_in(pool, seq, NULL);
+    if (refused(t, status) || !must(t, status, "swap in"))
+        return;
+    if (run(t, seq, length, length + 1, 1))
+        atomic_fetch_add(&t->shared->swapped, 1);
 }
 
 static void request(struct thread *t)
@@ -158,17 +180,16 @@ static void request(struct thread *t)
     lkv_admission admission = {.size = sizeof admission};
     lkv_seq seq;
     lkv_status status = lkv_seq_admit(t->shared->pool, &prompt, NULL, &admission, &seq);
-    if (status == LKV_E_NO_BLOCKS) {
-        atomic_fetch_add(&t->shared->refused, 1);
-        return;
-    }
-    if (!must(t, status, "admit"))
+    if (refused(t, status) || !must(t, status, "admit"))
         return;
     atomic_fetch_add(&t->shared->hits, admission.hit_tokens);
+    atomic_fetch_add(&t->shared->host_hits, admission.host_hit_blocks);
     if (run(t, seq, (uint32_t)admission.hit_tokens, length, 0)) {
         for (int i = 0; i < 5 && run(t, seq, length, length + 1, 1); i++)
             length++;
         fork_and_diverge(t, seq, length);
+        if (draw(t, 3) == 0)
+            swap(t, seq, length);
     }
     must(t, lkv_seq_free(t->shared->pool, seq, 0), "free");
 }
@@ -176,10 +197,12 @@ static void request(struct thread *t)
 static void *thread_main(void *arg)
 {
     struct thread *t = arg;
-    uint64_t evicted;
+    uint64_t evicted, queued;
     lkv_pool_stats stats = {.size = sizeof stats};
     for (int i = 0; i < ROUNDS; i++) {
         request(t);
+        must(t, lkv_pool_demote(t->shared->pool, 8, &queued), "demote");
+        must(t, lkv_pool_apply_copies(t->shared->pool, 0, NULL), "apply_copies");
         if (draw(t, 8) == 0)
             must(t, lkv_pool_evict(t->shared->pool, draw(t, 4), &evicted), "evict");
         if (draw(t, 8) == 0)
@@ -224,6 +247,7 @@ int main(void)
                           .rope_dim = R,
                           .num_layers = LAYERS,
                           .num_blocks = 40,
+                          .host_blocks = 30,
                           .fallback_headroom = 0.1};
     lkv_pool_stats stats = {.size = sizeof stats};
     first->shared = &s;
@@ -239,11 +263,15 @@ int main(void)
     }
     must(first, lkv_pool_check(s.pool), "check");
     must(first, lkv_pool_query(s.pool, &stats), "query");
+    printf("%llu blocks hit on the host, %llu demoted, %llu swaps\n",
+           (unsigned long long)s.host_hits, (unsigned long long)stats.demoted_blocks,
+           (unsigned long long)s.swapped);
     printf("%llu attended, %llu hit tokens, %llu refused, %llu evicted, %llu copied, %u errors\n",
            (unsigned long long)s.attended, (unsigned long long)s.hits,
            (unsigned long long)s.refused, (unsigned long long)stats.evicted_blocks,
            (unsigned long long)stats.copied_blocks, s.errors);
     lkv_pool_release(s.pool);
     lkv_context_release(s.ctx);
-    return s.errors || stats.blocks_in_use || !s.attended || !s.hits;
+    return s.errors || stats.blocks_in_use || stats.host_blocks_in_use || !s.attended || !s.hits ||
+           !s.host_hits || !s.swapped;
 }

@@ -1,6 +1,7 @@
-/* Events of the prefix cache. The one property: replaying them gives exactly the index (I6), for
- * random traffic with evictions, resets, detached prefixes and extra keys. And what a reader that
- * is late, small or wrong is told. */
+/* Events of the prefix cache. The one property: replaying them gives exactly the index of each tier
+ * (I6), for random traffic with evictions, demotions, resets, detached prefixes and extra keys; and
+ * every removal tells how many copies remain. And what a reader that is late, small or wrong is
+ * told. */
 #include <criterion/criterion.h>
 #include <stdlib.h>
 #include "block_manager/state.h"
@@ -8,10 +9,12 @@
 
 enum { BLOCK = 16, MAX_KEYS = 4096, LENGTH = 8 * BLOCK };
 
-static struct lkvi_manager *manager_create(uint64_t num_blocks, uint32_t event_slots)
+static struct lkvi_manager *manager_create(uint64_t num_blocks, uint64_t host_blocks,
+                                           uint32_t event_slots)
 {
     struct lkvi_manager_config config = {.num_blocks = num_blocks,
                                          .base_blocks = num_blocks,
+                                         .host_blocks = host_blocks,
                                          .tokens_per_block = BLOCK,
                                          .max_seqs = 16,
                                          .event_slots = event_slots,
@@ -23,42 +26,59 @@ static struct lkvi_manager *manager_create(uint64_t num_blocks, uint32_t event_s
 
 /* ---- a router's view */
 
-struct view {
+struct tier {
     uint8_t keys[MAX_KEYS][32];
     size_t num;
-    uint64_t next, reasons[4];
 };
 
-static size_t find(const struct view *v, const uint8_t *digest)
+struct view {
+    struct tier tiers[2];
+    uint64_t next, reasons[4], remaining[2][2]; /* [tier][copies elsewhere] */
+};
+
+static size_t find(const struct tier *t, const uint8_t *digest)
 {
     size_t i = 0;
-    while (i < v->num && memcmp(v->keys[i], digest, 32))
+    while (i < t->num && memcmp(t->keys[i], digest, 32))
         i++;
     return i;
+}
+
+static int has(const struct tier *t, const uint8_t *digest)
+{
+    return find(t, digest) < t->num;
 }
 
 static void apply(struct view *v, const struct lkvi_manager *m, const lkv_event *e,
                   const uint8_t *data)
 {
     uint8_t digest[32];
-    size_t at = find(v, e->digest);
+    cr_assert(e->tier <= LKV_TIER_HOST);
+    struct tier *here = &v->tiers[e->tier], *there = &v->tiers[!e->tier];
+    size_t at = find(here, e->digest);
     if (e->kind == LKV_EVENT_CLEARED) {
-        v->num = 0;
+        here->num = there->num = 0;
     } else if (e->kind == LKV_EVENT_REMOVED) {
-        cr_assert(at < v->num, "event %llu removes what is not there", (unsigned long long)e->seq);
+        uint32_t copies = (uint32_t)has(there, e->digest);
+        cr_assert(at < here->num, "event %llu removes what is not there",
+                  (unsigned long long)e->seq);
         cr_assert(e->reason >= LKV_REMOVED_EVICTED && e->reason <= LKV_REMOVED_DROPPED);
+        cr_assert_eq(e->remaining_copies, copies, "event %llu: %u copies remain, want %u",
+                     (unsigned long long)e->seq, e->remaining_copies, copies);
         v->reasons[e->reason]++;
-        memcpy(v->keys[at], v->keys[--v->num], 32);
+        v->remaining[e->tier][copies]++;
+        memcpy(here->keys[at], here->keys[--here->num], 32);
     } else {
         cr_assert_eq(e->kind, LKV_EVENT_STORED);
-        cr_assert_eq(at, v->num, "event %llu stores a key twice", (unsigned long long)e->seq);
-        cr_assert(find(v, e->parent) < v->num || !memcmp(e->parent, m->identity, 32),
+        cr_assert_eq(at, here->num, "event %llu stores a key twice", (unsigned long long)e->seq);
+        cr_assert(has(here, e->parent) || has(there, e->parent) ||
+                      !memcmp(e->parent, m->identity, 32),
                   "event %llu: its parent is not stored", (unsigned long long)e->seq);
         lkvi_digest(e->parent, (const int32_t *)(data + e->tokens_offset), e->num_tokens,
                     data + e->keys_offset, e->keys_bytes, digest);
         cr_assert_arr_eq(digest, e->digest, 32, "event %llu: tokens and keys give another digest",
                          (unsigned long long)e->seq);
-        memcpy(v->keys[v->num++], e->digest, 32);
+        memcpy(here->keys[here->num++], e->digest, 32);
     }
 }
 
@@ -98,15 +118,20 @@ static void digest_of(const struct lkvi_manager *m, uint32_t b, uint8_t *out)
 static void view_equals_index(const struct view *v, const struct lkvi_manager *m)
 {
     uint8_t digest[32];
-    size_t indexed = 0;
-    for (uint32_t b = 1; b <= m->num_blocks; b++) {
-        if (!(m->blocks[b].flags & LKVI_INDEXED))
+    size_t cached[2] = {0, 0};
+    for (uint32_t b = 1; b <= m->num_ids; b++) {
+        int host = b > m->num_blocks;
+        uint32_t known = m->blocks[b].flags & LKVI_HOST_COPY ? m->host.copy_of[b] : b;
+        if (!(m->blocks[known].flags & LKVI_INDEXED))
             continue;
-        digest_of(m, b, digest);
-        cr_assert(find(v, digest) < v->num, "block %u is cached; no event says so", b);
-        indexed++;
+        digest_of(m, known, digest);
+        cr_assert(has(&v->tiers[host], digest), "block %u is cached; no event says so", b);
+        cached[host]++;
     }
-    cr_assert_eq(indexed, v->num, "%zu keys by the events, %zu cached", v->num, indexed);
+    for (int host = 0; host < 2; host++)
+        cr_assert_eq(cached[host], v->tiers[host].num,
+                     "tier %d: %zu keys by the events, %zu cached", host, v->tiers[host].num,
+                     cached[host]);
 }
 
 /* ---- traffic */
@@ -146,6 +171,8 @@ static void act(struct traffic *t)
     switch (rng_below(&t->rng, 16)) {
     case 0:
         lkvi_manager_evict(t->m, rng_below(&t->rng, 6), &evicted);
+        if (t->m->host.num_blocks)
+            lkvi_manager_demote(t->m, rng_below(&t->rng, 10), &evicted);
         break;
     case 1:
         lkvi_manager_peek_copies(t->m, NULL, 0, &waiting);
@@ -173,9 +200,10 @@ static void act(struct traffic *t)
 Test(events, replay_equals_the_index)
 {
     static struct view view;
-    uint64_t reasons[4] = {0};
+    uint64_t reasons[4] = {0}, remaining[2][2] = {{0}};
     for (uint64_t seed = 1; seed <= 8; seed++) {
-        struct traffic t = {.m = manager_create(12 + 6 * seed, 256), .rng = rng_seed(seed)};
+        struct traffic t = {.m = manager_create(12 + 6 * seed, seed % 4 * 10, 256),
+                            .rng = rng_seed(seed)};
         memset(&view, 0, sizeof view);
         for (int step = 0; step < 30000; step++) {
             act(&t);
@@ -189,12 +217,15 @@ Test(events, replay_equals_the_index)
         cr_assert_gt(view.next, 500, "seed %llu: only %llu events", (unsigned long long)seed,
                      (unsigned long long)view.next);
         for (int i = 0; i < 4; i++)
-            reasons[i] += view.reasons[i];
+            reasons[i] += view.reasons[i], remaining[i / 2][i % 2] += view.remaining[i / 2][i % 2];
         lkvi_manager_destroy(t.m);
     }
     cr_assert_gt(reasons[LKV_REMOVED_EVICTED], 0);
     cr_assert_gt(reasons[LKV_REMOVED_DETACHED], 0);
     cr_assert_gt(reasons[LKV_REMOVED_DROPPED], 0);
+    for (int i = 0; i < 4; i++)
+        cr_assert_gt(remaining[i / 2][i % 2], 0, "no key of tier %d removed with %d copies left",
+                     i / 2, i % 2);
 }
 
 /* ---- readers */
@@ -213,7 +244,7 @@ static void cache(struct lkvi_manager *m, int32_t first, uint64_t blocks)
 
 Test(events, a_late_reader_is_told_what_it_lost)
 {
-    struct lkvi_manager *m = manager_create(32, 4);
+    struct lkvi_manager *m = manager_create(32, 0, 4);
     lkv_event events[16];
     lkv_event_batch batch = {.size = sizeof batch, .events = events, .capacity = 16};
     cache(m, 0, 7);
@@ -234,7 +265,7 @@ Test(events, a_late_reader_is_told_what_it_lost)
 
 Test(events, a_small_buffer_gets_whole_events)
 {
-    struct lkvi_manager *m = manager_create(32, 64);
+    struct lkvi_manager *m = manager_create(32, 0, 64);
     lkv_event events[16];
     uint64_t data[BLOCK * 4 / 8 * 2 + 1];
     lkv_event_batch batch = {.size = sizeof batch, .events = events, .capacity = 16, .data = data};
@@ -252,7 +283,7 @@ Test(events, a_small_buffer_gets_whole_events)
     batch.from_seq = 7;
     cr_assert_eq(lkvi_events_read(m, &batch), LKV_E_INVALID, "5 events, the next is 6");
     lkvi_manager_destroy(m);
-    m = manager_create(4, 0);
+    m = manager_create(4, 0, 0);
     batch.from_seq = 0;
     cr_assert_eq(lkvi_events_read(m, &batch), LKV_E_INVALID);
     lkvi_manager_destroy(m);

@@ -97,7 +97,8 @@ static lkv_pool *pool_create(lkv_context **ctx)
                           .rope_dim = 16,
                           .num_layers = 1,
                           .num_blocks = BLOCKS,
-                          .fallback_headroom = 0.25};
+                          .fallback_headroom = 0.25,
+                          .host_blocks = 7};
     lkv_pool *pool;
     cr_assert_eq(lkv_context_create(&context, ctx), LKV_OK, "%s", lkv_last_error());
     cr_assert_eq(lkv_pool_create(*ctx, &desc, &pool), LKV_OK, "%s", lkv_last_error());
@@ -108,6 +109,7 @@ static lkv_pool *pool_create(lkv_context **ctx)
 static void use(lkv_pool *pool)
 {
     int32_t tokens[40];
+    uint64_t queued;
     lkv_seq seq;
     for (int i = 0; i < 40; i++)
         tokens[i] = i;
@@ -115,6 +117,7 @@ static void use(lkv_pool *pool)
     cr_assert_eq(lkv_seq_admit(pool, &prompt, NULL, NULL, &seq), LKV_OK);
     cr_assert_eq(lkv_seq_commit(pool, seq, 40), LKV_OK);
     cr_assert_eq(lkv_seq_free(pool, seq, 0), LKV_OK);
+    cr_assert_eq(lkv_pool_demote(pool, 1, &queued), LKV_OK);
     prompt.num_tokens = 35;
     cr_assert_eq(lkv_seq_admit(pool, &prompt, NULL, NULL, &seq), LKV_OK);
 }
@@ -160,6 +163,20 @@ static void equals_query(lkv_pool *pool, const struct exposition *e)
         {"latentkv_pool_evicted_blocks_total", "model=\"a\"", s.evicted_blocks},
         {"latentkv_pool_copied_blocks_total", "model=\"a\"", s.copied_blocks},
         {"latentkv_pool_published_blocks_total", "model=\"a\"", s.published_blocks},
+        {"latentkv_pool_host_blocks", "state=\"free\",model=\"a\"", s.host_blocks_free},
+        {"latentkv_pool_host_blocks", "state=\"idle\",model=\"a\"", s.host_blocks_idle},
+        {"latentkv_pool_host_blocks", "state=\"in_use\",model=\"a\"", s.host_blocks_in_use},
+        {"latentkv_pool_host_blocks", "state=\"pending\",model=\"a\"", s.host_blocks_pending},
+        {"latentkv_pool_host_capacity_blocks", "model=\"a\"", s.host_blocks_total},
+        {"latentkv_pool_host_cached_blocks", "model=\"a\"", s.host_blocks_cached},
+        {"latentkv_pool_host_copy_blocks", "model=\"a\"", s.host_blocks_copies},
+        {"latentkv_pool_swapped_sequences", "model=\"a\"", s.seqs_swapped},
+        {"latentkv_pool_moved_blocks_total", "kind=\"demoted\",model=\"a\"", s.demoted_blocks},
+        {"latentkv_pool_moved_blocks_total", "kind=\"promoted\",model=\"a\"", s.promoted_blocks},
+        {"latentkv_pool_moved_blocks_total", "kind=\"swapped_out\",model=\"a\"",
+         s.swapped_out_blocks},
+        {"latentkv_pool_moved_blocks_total", "kind=\"swapped_in\",model=\"a\"",
+         s.swapped_in_blocks},
     };
     for (size_t i = 0; i < sizeof rows / sizeof rows[0]; i++) {
         uint64_t found = value_of(e, rows[i].name, rows[i].labels);
@@ -168,6 +185,7 @@ static void equals_query(lkv_pool *pool, const struct exposition *e)
     }
     cr_assert_gt(s.hit_tokens, 0);
     cr_assert_gt(s.published_blocks, 0);
+    cr_assert_gt(s.demoted_blocks, 0);
 }
 
 Test(prometheus, text_is_valid_and_equals_the_statistics)
