@@ -16,7 +16,7 @@ struct world {
     struct lkvi_manager *m;
     int32_t tokens[TOKENS];
     lkv_key keys[3];
-    lkv_seq seq, child, other;
+    lkv_seq seq, child, other, first;
     lkv_lease pin, lent;
 };
 
@@ -32,8 +32,12 @@ static lkv_prompt prompt_of(const struct world *w, uint32_t num_keys)
 
 static lkv_status call_create(struct world *w)
 {
-    struct lkvi_manager_config config = {
-        .num_blocks = 40, .base_blocks = 30, .tokens_per_block = BLOCK, .max_seqs = 8};
+    struct lkvi_manager_config config = {.num_blocks = 40,
+                                         .base_blocks = 30,
+                                         .host_blocks = 12,
+                                         .tokens_per_block = BLOCK,
+                                         .max_seqs = 8,
+                                         .event_slots = 16};
     return lkvi_manager_create(&config, &w->m);
 }
 
@@ -86,6 +90,41 @@ static lkv_status call_admit_hit(struct world *w)
     lkv_prompt prompt = prompt_of(w, 3);
     prompt.num_tokens = 90;
     return lkvi_seq_admit(w->m, &prompt, NULL, NULL, &w->other);
+}
+
+/* The first priority makes the ranks. */
+static lkv_status call_admit_first(struct world *w)
+{
+    lkv_prompt prompt = prompt_of(w, 0);
+    lkv_admit_args args = {.size = sizeof args, .priority = 9, .priority_until = 5};
+    prompt.num_tokens = 20;
+    return lkvi_seq_admit(w->m, &prompt, &args, NULL, &w->first);
+}
+
+static lkv_status call_swap_out(struct world *w)
+{
+    return lkvi_seq_swap_out(w->m, w->other, 3, NULL);
+}
+
+/* What waited for fence 3 waits no more, then it is copied. */
+static lkv_status call_swap_in(struct world *w)
+{
+    uint64_t num;
+    lkvi_manager_pass_fence(w->m, 3);
+    lkvi_manager_peek_copies(w->m, NULL, 0, &num);
+    lkvi_manager_settle_copies(w->m, num, 0);
+    return lkvi_seq_swap_in(w->m, w->other, NULL);
+}
+
+static lkv_status call_demote(struct world *w)
+{
+    uint64_t queued;
+    if (w->other) {
+        lkvi_seq_commit(w->m, w->other, 80);
+        lkvi_seq_free(w->m, w->other, 0);
+        w->other = 0;
+    }
+    return lkvi_manager_demote(w->m, 40, &queued);
 }
 
 static lkv_status call_pin(struct world *w)
@@ -146,8 +185,9 @@ static int run_call(struct world *w, lkv_status (*call)(struct world *), int ind
 static int run_script(void)
 {
     static lkv_status (*const calls[])(struct world *) = {
-        call_create, call_match,     call_admit, call_commit, call_fork, call_append,
-        call_step,   call_admit_hit, call_pin,   call_lend,   call_check};
+        call_create,   call_match,   call_admit,     call_commit, call_fork,
+        call_append,   call_step,    call_admit_hit, call_pin,    call_admit_first,
+        call_swap_out, call_swap_in, call_demote,    call_lend,   call_check};
     static const char names[3][8] = {"adapter", "image-1", "image-2"};
     struct world w = {.m = NULL};
     int wrong = 0;
