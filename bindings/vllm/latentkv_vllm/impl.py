@@ -95,12 +95,12 @@ class LatentImpl(MLAAttentionImpl[Any]):
 
     def _make_pool(self, cache: torch.Tensor) -> latentkv.Pool:
         blocks, size, width = cache.shape
-        config = self.settings.pool_config(self.kv_lora_rank, self.qk_rope_head_dim, size, blocks,
-                                           block_stride_bytes=cache.stride(0))
-        wanted = config.block_info().record_bytes
+        wanted = self.settings.record_bytes(self.kv_lora_rank, self.qk_rope_head_dim)
         if cache.dtype != torch.uint8 or width != wanted or cache.stride()[1:] != (width, 1):
             raise ValueError(f"latentkv: the cache is {cache.dtype} {tuple(cache.shape)} with "
                              f"strides {cache.stride()}; need uint8 records of {wanted} bytes")
+        config = self.settings.pool_config(self.kv_lora_rank, self.qk_rope_head_dim, size, blocks,
+                                           block_stride_bytes=cache.stride(0))
         length = (blocks - 1) * cache.stride(0) + size * width
         memory = latentkv.View(cache.data_ptr(), "uint8", (length,), device=view(cache).device,
                                owner=cache)

@@ -20,7 +20,9 @@ class Settings:
     four_over_six  nvfp4: two scales are tried for each group
     decode         who projects in a batch of decodes alone: "head", latentkv; "latent", vLLM
     threads        of latentkv on the CPU; 0: as many as PyTorch has
-    checked        CPU: a fault in the data (a value that is not finite) ends the request's process"""
+    checked        CPU: a fault in the data (a value that is not finite) is an error of the engine
+    partial        LatentScheduler: hits inside a block, by copying it
+    headroom       LatentScheduler: share of the blocks kept back, lkv_pool_desc.fallback_headroom"""
 
     format: str = "bf16"
     rotate: bool = False
@@ -29,6 +31,8 @@ class Settings:
     decode: str = "head"
     threads: int = 0
     checked: bool = False
+    partial: bool = True
+    headroom: float = 0.0
 
     def __post_init__(self) -> None:
         for name, value, known in (("format", self.format, FORMATS),

@@ -4,6 +4,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import re
 import subprocess
 import sys
 
@@ -90,6 +91,8 @@ SETTINGS = {
     "no prefix cache": ("--no-enable-prefix-caching", "--max-num-batched-tokens", "512"),
     "neither": ("--no-enable-prefix-caching", "--no-enable-chunked-prefill",
                 "--max-num-batched-tokens", "4608"),
+    "latentkv's scheduler": ("--scheduler-cls", "latentkv_vllm.scheduler.LatentScheduler",
+                             "--max-num-batched-tokens", "512"),
 }
 TINY_MIB = 14  # some 80 blocks of 64 INT8 tokens; the requests want far more
 
@@ -116,6 +119,16 @@ def baseline(golden, shared_prompts, tmp_path_factory):
     return [(answer["token_ids"], leads_of(answer)) for answer in answers]
 
 
+def checked_at_the_end(log, hits):
+    """What latentkv's scheduler says when it ends; its hits are those of vLLM's metrics (which count
+    a preempted request's second look-up apart)."""
+    found = re.search(r"pool check clean; (\d+) of (\d+) prompt tokens hit, (\d+) of them inside a "
+                      r"block; (\d+) sequences live", log)
+    assert found, log[-2000:]
+    print("latentkv:", found[0])
+    assert int(found[4]) == 0 and hits in (None, int(found[1]))
+
+
 @pytest.mark.parametrize("cache_mib", [256, TINY_MIB], ids=["roomy", "tiny"])
 @pytest.mark.parametrize("setting", SETTINGS)
 def test_concurrent_requests(shared_prompts, baseline, tmp_path, setting, cache_mib):
@@ -126,6 +139,8 @@ def test_concurrent_requests(shared_prompts, baseline, tmp_path, setting, cache_
         hits, preempted = (server.metric(f"vllm:{name}")
                            for name in ("prefix_cache_hits", "num_preemptions"))
         assert server.errors() == []
+    if "scheduler" in setting:
+        checked_at_the_end(server.text(), hits if not preempted else None)
     same = 0
     for i, (answer, (tokens, leads)) in enumerate(zip(answers, baseline)):
         same += answer["token_ids"] == tokens
