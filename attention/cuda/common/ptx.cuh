@@ -126,10 +126,24 @@ __device__ __forceinline__ void copy_bytes(uint32_t to, const void *from, uint32
                  : "memory");
 }
 
+/* The copy engine reads the map ahead of its first copy. */
+__device__ __forceinline__ void prefetch_map(const CUtensorMap *map)
+{
+    asm volatile("prefetch.tensormap [%0];" ::"l"(map) : "memory");
+}
+
 /* Stores four 8x8 fragments transposed: lane i gives the address of row i % 8 of matrix i / 8. */
 __device__ __forceinline__ void store_transposed(uint32_t to, const uint32_t (&r)[4])
 {
     asm volatile("stmatrix.sync.aligned.m8n8.x4.trans.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(to),
+                 "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
+                 : "memory");
+}
+
+/* The same without the transposition. */
+__device__ __forceinline__ void store_matrices(uint32_t to, const uint32_t (&r)[4])
+{
+    asm volatile("stmatrix.sync.aligned.m8n8.x4.shared.b16 [%0],{%1,%2,%3,%4};" ::"r"(to),
                  "r"(r[0]), "r"(r[1]), "r"(r[2]), "r"(r[3])
                  : "memory");
 }

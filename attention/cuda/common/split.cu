@@ -43,12 +43,12 @@ __device__ lkvi_split_range range_at(const lkvi_split &split, const lkvi_split_s
                                      int ranges, int2 total, int r)
 {
     if (r >= ranges)
-        return {total.x, total.x, n, 0};
+        return {total.x, total.x, n, 0, {0, 0, 0, 0}};
     int cost = shape.chunk_tiles ? r : lkvi_split_point(total.y, ranges, r);
     int seq = lkvi_split_find(split.cost_start, n, cost);
     int tile =
         lkvi_split_tile(cost, split.cost_start[seq], split.tile_start[seq], shape.chunk_tiles);
-    return {tile, 0, seq, 0};
+    return {tile, 0, seq, 0, {0, 0, 0, 0}};
 }
 
 /* Every range, the unused ones empty, so that a kernel need not know how many there are. */
@@ -60,6 +60,8 @@ __device__ void place_ranges(const lkvi_split &split, const lkvi_split_shape &sh
         here.tile_end = range_at(split, shape, n, ranges, total, r + 1).tile;
         while (here.tile < here.tile_end && split.tile_start[here.seq + 1] <= here.tile)
             here.seq++;
+        if (here.tile < here.tile_end)
+            here.first = split.seqs[here.seq];
         split.ranges[r] = here;
     }
 }
@@ -121,7 +123,7 @@ __global__ void __launch_bounds__(kThreads)
         base.x += total.x;
         base.y += total.y;
     }
-    int ranges = shape.chunk_tiles ? base.y : min(base.x, (int)shape.num_ranges);
+    int ranges = shape.chunk_tiles ? base.y : min(base.y, (int)shape.num_ranges);
     if (threadIdx.x == 0) {
         split.tile_start[n] = base.x;
         split.cost_start[n] = base.y;

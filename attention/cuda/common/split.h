@@ -37,16 +37,17 @@ struct lkvi_split_shape {
     uint32_t chunk_tiles;          /* 0: even split; else batch invariant */
 };
 
-/* What a kernel asks for comes in one 16-byte load each: with cold caches a chain of dependent
- * loads costs more than a short sequence's attention. */
-struct lkvi_split_range { /* an interval of the line */
-    int32_t tile, tile_end;
-    int32_t seq, reserved; /* that holds its first tile */
-};
+/* What a kernel asks for lies in one 32-byte sector: with cold caches a chain of dependent loads
+ * costs more than a short sequence's attention. */
 struct lkvi_split_seq {
     int32_t first_row, q_len;
     int32_t length;     /* keys, 0 also where a fault hides them */
     int32_t tile_start; /* its place on the line */
+};
+struct lkvi_split_range { /* an interval of the line */
+    int32_t tile, tile_end;
+    int32_t seq, reserved;       /* that holds its first tile */
+    struct lkvi_split_seq first; /* the same sequence's place; zeros in an empty range */
 };
 struct lkvi_split_token {
     int32_t seq;              /* -1: row of no sequence */

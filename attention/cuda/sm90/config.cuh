@@ -18,6 +18,10 @@ constexpr int kRowTilesMax = 8; /* CTAs that read the same range, one behind the
 constexpr int kBox = 128;       /* bytes of a swizzled row */
 constexpr int kBoxBytes = kTile * kBox;
 constexpr int kSmemPerSm = 233472, kSmemReserved = 1024;
+/* Where a CTA's dynamic shared memory starts: behind the system's own. As a constant it makes
+ * constants of the operands' descriptors, a third of the instructions beside the products; a kernel
+ * stops at once where it is not so (check_smem_base). */
+constexpr uint32_t kSmemBase = kSmemReserved;
 
 /* Scores are kept in log2 units. A hidden key has kHidden; a running maximum starts above it, so
  * that 2^(kHidden - max) is 0 without a test, and below every real score. */
@@ -67,6 +71,7 @@ struct alignas(1024) nvfp4_smem {
     uint8_t q_rope[kRows * kBox];
     uint8_t p[kRows * kBox];
     uint8_t scales[kTile * kScaleRow];
+    uint64_t full[2][4]; /* halves of the raw dims, of each warp's tokens */
     row_state rows;
 };
 static_assert(sizeof(nvfp4_smem) <= kSmemPerSm / kCtasPerSm - kSmemReserved, "two CTAs an SM");

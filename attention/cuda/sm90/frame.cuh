@@ -29,6 +29,13 @@ struct decode_args {
     int num_ranges;
 };
 
+/* Stops the kernel where shared memory does not start at the constant that descriptors stand on. */
+__device__ __forceinline__ void check_smem_base(const uint8_t *raw)
+{
+    if ((shared_address(raw) & 0x3FFFF) != kSmemBase)
+        __trap();
+}
+
 /* Thread's element i of the score fragment: its row. */
 __device__ __forceinline__ int element_row(int i, int c)
 {
@@ -87,13 +94,12 @@ __device__ __forceinline__ void feed_fault(const decode_args &a, const feed &f)
 
 __device__ __forceinline__ void feed_start(const decode_args &a, feed &f, int range, int lane)
 {
-    int4 r = *(const int4 *)(a.split.ranges + range);
+    const int4 *at = (const int4 *)(a.split.ranges + range);
+    const int4 r = at[0], x = at[1];
     f.tile = r.x;
     f.end = r.y;
     f.id = -1;
-    f.seq = {r.z, 0, 0, 0, 0, 0};
-    if (f.tile < f.end)
-        f.seq = sequence_of(a, r.z, f.tile);
+    f.seq = {r.z, x.x, x.y, x.z, x.w, x.w + (x.z + kTile - 1) / kTile};
     feed_name(a, f, lane);
 }
 
@@ -114,14 +120,14 @@ __device__ __forceinline__ uint32_t feed_hidden(const decode_args &a, bool missi
     return a.piece == 32 ? (lanes & 1) * 3 | (lanes & 2) * 6 : 15;
 }
 
-/* Four neighbouring values of a row of q, any dtype. */
-__device__ __forceinline__ float4 load4(const lkvi_heads &q, int64_t at)
+/* What read4 read, as fp32. */
+__device__ __forceinline__ float4 as_float4(uint4 raw, uint32_t dtype)
 {
-    if (q.dtype == LKV_DTYPE_F32)
-        return *(const float4 *)((const float *)q.data + at);
-    uint2 raw = *(const uint2 *)((const uint16_t *)q.data + at);
+    if (dtype == LKV_DTYPE_F32)
+        return make_float4(__uint_as_float(raw.x), __uint_as_float(raw.y), __uint_as_float(raw.z),
+                           __uint_as_float(raw.w));
     float2 a, b;
-    if (q.dtype == LKV_DTYPE_F16) {
+    if (dtype == LKV_DTYPE_F16) {
         a = unpack_half2(raw.x);
         b = unpack_half2(raw.y);
     } else {
@@ -129,6 +135,20 @@ __device__ __forceinline__ float4 load4(const lkvi_heads &q, int64_t at)
         b = make_float2(__uint_as_float(raw.y << 16), __uint_as_float(raw.y & 0xFFFF0000u));
     }
     return make_float4(a.x, a.y, b.x, b.y);
+}
+
+/* Four neighbouring values as they are: wide ones are fp32. */
+template <bool wide> __device__ __forceinline__ uint4 read4(const lkvi_heads &from, int64_t at)
+{
+    if (wide)
+        return *(const uint4 *)((const float *)from.data + at);
+    uint2 raw = *(const uint2 *)((const uint16_t *)from.data + at);
+    return make_uint4(raw.x, raw.y, 0, 0);
+}
+
+__device__ __forceinline__ float4 load4(const lkvi_heads &q, int64_t at)
+{
+    return as_float4(q.dtype == LKV_DTYPE_F32 ? read4<true>(q, at) : read4<false>(q, at), q.dtype);
 }
 
 /* Where row r of this CTA reads q; false: no such row. */
@@ -158,17 +178,64 @@ __device__ __forceinline__ void store_q_rope(uint8_t *to, const decode_args &a, 
 /* Keys each row sees, and the least of the live ones: tiles below it need no mask. */
 __device__ __forceinline__ int row_limits(const decode_args &a, const sequence &s, row_state &rows)
 {
-    int least = s.length;
-    for (int r = 0; r < kRows; r++) {
-        int token, head;
-        bool live = row_query(a, s, r, &token, &head);
-        int limit = live ? s.length - s.q_len + (token - s.first_row) + 1 : 0;
-        if (threadIdx.x == r)
-            rows.limit[r] = limit;
-        if (live)
-            least = min(least, limit);
+    const int lane = threadIdx.x % 32;
+    int token, head;
+    bool live = row_query(a, s, lane % kRows, &token, &head);
+    int limit = live ? s.length - s.q_len + (token - s.first_row) + 1 : 0;
+    if (threadIdx.x < kRows)
+        rows.limit[lane] = limit;
+    return __reduce_min_sync(~0u, live ? limit : s.length);
+}
+
+/* Four rows of q of a warp, read before anything waits: their trip to memory is the block id's. */
+struct q_rows {
+    uint4 x[4][4], rope[4];
+};
+
+template <bool wide>
+__device__ __forceinline__ void read_rows(const decode_args &a, const sequence &s, int warp,
+                                          int lane, q_rows &q)
+{
+    int token, head;
+    row_query(a, s, 4 * warp, &token, &head);
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const bool live = token < s.first_row + s.q_len;
+        const int64_t at = token * a.q.token_stride + head * a.q.head_stride + 4 * lane;
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            q.x[n][i] = live ? read4<wide>(a.q, at + 128 * i) : make_uint4(0, 0, 0, 0);
+        q.rope[n] = make_uint4(0, 0, 0, 0);
+        if (live && lane < 16) {
+            const int64_t from =
+                token * a.q_rope.token_stride + head * a.q_rope.head_stride + 4 * lane;
+            q.rope[n] = a.q_rope.dtype == LKV_DTYPE_F32 ? read4<true>(a.q_rope, from)
+                                                        : read4<false>(a.q_rope, from);
+        }
+        if (++head == (int)a.num_heads) {
+            head = 0;
+            token++;
+        }
     }
-    return least;
+}
+
+__device__ __forceinline__ void read_q(const decode_args &a, const sequence &s, int warp, int lane,
+                                       q_rows &q)
+{
+    if (a.q.dtype == LKV_DTYPE_F32)
+        read_rows<true>(a, s, warp, lane, q);
+    else
+        read_rows<false>(a, s, warp, lane, q);
+}
+
+/* RoPE part of row r as bf16 into its swizzled operand; a warp. */
+__device__ __forceinline__ void store_rope_row(uint8_t *to, uint4 raw, uint32_t dtype, int r,
+                                               int lane)
+{
+    const float4 x = as_float4(raw, dtype);
+    __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x.x, x.y), __floats2bfloat162_rn(x.z, x.w)};
+    if (lane < 16)
+        *(uint2 *)(to + r * kBox + (((lane / 2) ^ (r & 7)) << 4) + (lane % 2) * 8) = *(uint2 *)two;
 }
 
 /* Online softmax of the thread's four rows: element e of the arrays is row element_row(2 (e & 2) +

@@ -65,75 +65,64 @@ __device__ __forceinline__ void fetch_latent(const decode_args &a, const int8_ma
 }
 
 /* Four rows of q a warp: q = scale * (256 high + low), both int8, swizzled. */
-__device__ __forceinline__ void load_q(const decode_args &a, int8_smem &sm, const sequence &s,
-                                       int warp, int lane)
+__device__ __forceinline__ void store_q(const decode_args &a, int8_smem &sm, const q_rows &q,
+                                        int warp, int lane)
 {
-    float4 read[4][4]; /* all loads first: four trips to memory become one */
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        int token, head;
-        bool live = row_query(a, s, 4 * warp + n, &token, &head);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            read[n][i] = live ? load4(a.q, token * a.q.token_stride + head * a.q.head_stride +
-                                               128 * i + 4 * lane)
-                              : make_float4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        int token, head, r = 4 * warp + n;
-        bool live = row_query(a, s, r, &token, &head);
-        float v[16], most = 0;
+        const int r = 4 * warp + n;
+        float4 v[4];
+        float most = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float4 x = read[n][i];
-            v[4 * i] = x.x, v[4 * i + 1] = x.y, v[4 * i + 2] = x.z, v[4 * i + 3] = x.w;
+            v[i] = as_float4(q.x[n][i], a.q.dtype);
+            most = fmaxf(most, fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)),
+                                     fmaxf(fabsf(v[i].z), fabsf(v[i].w))));
         }
-#pragma unroll
-        for (int i = 0; i < 16; i++)
-            most = fmaxf(most, fabsf(v[i]));
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2)
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-        float inverse = most > 0 ? 32639.f / most : 0;
-        int sum = 0;
+        most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
+        const float inverse = most > 0 ? 32639.f / most : 0;
+        uint32_t sum = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            uint32_t high = 0, low = 0;
-#pragma unroll
-            for (int j = 0; j < 4; j++) {
-                int x = __float2int_rn(v[4 * i + j] * inverse), h = (x + 128) >> 8, l = x - 256 * h;
-                sum += x;
-                high |= (uint32_t)(h & 255) << (8 * j);
-                low |= (uint32_t)(l & 255) << (8 * j);
-            }
+            /* The low half of kMagic + x is x; with 128 more its high byte is x rounded to 256. */
+            constexpr float kMagic = 12582912.f;
+            const uint32_t b[4] = {__float_as_uint(fmaf(v[i].x, inverse, kMagic)),
+                                   __float_as_uint(fmaf(v[i].y, inverse, kMagic)),
+                                   __float_as_uint(fmaf(v[i].z, inverse, kMagic)),
+                                   __float_as_uint(fmaf(v[i].w, inverse, kMagic))};
+            sum += b[0] + b[1] + b[2] + b[3];
             int at = r * kBox + (((lane / 4) ^ (r & 7)) << 4) + (lane % 4) * 4;
-            *(uint32_t *)(sm.q[i] + at) = high;
-            *(uint32_t *)(sm.q[i] + kRows * kBox + at) = low;
+            *(uint32_t *)(sm.q[i] + at) = prmt(prmt(b[0] + 128, b[1] + 128, 0x0051),
+                                               prmt(b[2] + 128, b[3] + 128, 0x0051), 0x5410);
+            *(uint32_t *)(sm.q[i] + kRows * kBox + at) =
+                prmt(prmt(b[0], b[1], 0x0040), prmt(b[2], b[3], 0x0040), 0x5410);
         }
-        sum = __reduce_add_sync(~0u, sum);
+        sum = __reduce_add_sync(~0u, sum - 16 * 0x4B400000u);
         if (lane == 0) {
             sm.rows.scale[r] = most / 32639.f * a.scale_log2;
-            sm.rows.q_sum[r] = (float)sum;
+            sm.rows.q_sum[r] = (float)(int)sum;
         }
-        store_q_rope(sm.q_rope, a, r, live, token, head, lane);
+        store_rope_row(sm.q_rope, q.rope[n], a.q_rope.dtype, r, lane);
     }
     fence_async_shared();
 }
 
-__device__ __forceinline__ void scores(int8_smem &sm, int stage, int (&latent)[16],
-                                       float (&rope)[8])
+__device__ __forceinline__ void scores(int stage, int (&latent)[16], float (&rope)[8])
 {
-    uint32_t k = wgmma_descriptor(shared_address(sm.latent[stage]));
-    uint32_t q = wgmma_descriptor(shared_address(sm.q));
+    constexpr uint32_t latent_at = wgmma_descriptor(kSmemBase + offsetof(int8_smem, latent)),
+                       rope_at = wgmma_descriptor(kSmemBase + offsetof(int8_smem, rope)),
+                       q_at = wgmma_descriptor(kSmemBase + offsetof(int8_smem, q)),
+                       q_rope_at = wgmma_descriptor(kSmemBase + offsetof(int8_smem, q_rope));
+    stage = uniform(stage);
+    uint32_t k = latent_at + stage * (4 * kBoxBytes / 16), q = q_at;
 #pragma unroll
     for (int box = 0; box < 4; box++)
 #pragma unroll
         for (int i = 0; i < 4; i++)
             wgmma_s8_n32(latent, k + (box * kBoxBytes + i * 32) / 16,
                          q + (box * 32 * kBox + i * 32) / 16, box | i);
-    k = wgmma_descriptor(shared_address(sm.rope[stage]));
-    q = wgmma_descriptor(shared_address(sm.q_rope));
+    k = rope_at + stage * (kBoxBytes / 16);
+    q = q_rope_at;
 #pragma unroll
     for (int i = 0; i < 4; i++)
         wgmma_bf16_n16(rope, k + 2 * i, q + 2 * i, i);
@@ -157,10 +146,11 @@ __device__ __forceinline__ void widen(uint32_t x, uint32_t y, uint32_t &d0, uint
 /* o[64 j + .., row] += V P of 64 tokens. Thread (g, c) brings dims 16 g .. 16 g + 15 of its warp's
  * box and tokens 2c, 2c+1, 2c+8, 2c+9 of each 16: dim 16 g + 4 (q % 2) ... sits on operand row g
  * (words 0, 1) or g + 8 (words 2, 3) of product j = 4 (word % 2) + byte. */
-__device__ __forceinline__ void accumulate(const uint8_t *box, uint32_t p, float (&o)[8][8], int g,
+__device__ __forceinline__ void accumulate(const uint8_t *box, int stage, float (&o)[8][8], int g,
                                            int c)
 {
-    uint32_t b = wgmma_descriptor(p);
+    constexpr uint32_t p_at = wgmma_descriptor(kSmemBase + offsetof(int8_smem, p));
+    const uint32_t b = uniform(p_at + stage * (kRows * kBox / 16));
     uint32_t a[2][8][4];
 #pragma unroll
     for (int k = 0; k < 4; k++) {
@@ -195,22 +185,29 @@ __device__ __forceinline__ void store_partial(const decode_args &a, int8_smem &s
                                               int c)
 {
     int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
+    const int lane = 4 * g + c;
     finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
-    float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+    const float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+    float4 *own = (float4 *)sm.q[warp]; /* 8 rows x 128 dims; all scores are made */
+    float *to = a.split.partial_out + slot * kLatent + 128 * warp + 4 * lane;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int e = 4 * (i >> 1) + (i & 1);
-        float *to =
-            a.split.partial_out + (slot + element_row(e, c)) * kLatent + 128 * warp + 16 * g;
+    for (int k = 0; k < 2; k++) { /* rows 8 k .. 8 k + 7 */
+        __syncwarp();
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int odd = 0; odd < 2; odd++) {
+            const int e = 4 * k + odd, i = 2 * k + odd;
 #pragma unroll
-            for (int j = 0; j < 8; j += 4)
-                *(float4 *)(to + 8 * half + j) =
-                    make_float4((o[j][e + 2 * half] - x.zero[i]) * back,
-                                (o[j + 1][e + 2 * half] - x.zero[i]) * back,
-                                (o[j + 2][e + 2 * half] - x.zero[i]) * back,
-                                (o[j + 3][e + 2 * half] - x.zero[i]) * back);
+            for (int part = 0; part < 4; part++) { /* dims 16 g + 4 part .. */
+                const int j = 4 * (part & 1), h = 2 * (part >> 1);
+                own[(2 * c + odd) * 32 + ((4 * g + part) ^ c)] = make_float4(
+                    (o[j][e + h] - x.zero[i]) * back, (o[j + 1][e + h] - x.zero[i]) * back,
+                    (o[j + 2][e + h] - x.zero[i]) * back, (o[j + 3][e + h] - x.zero[i]) * back);
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < 8; r++)
+            *(float4 *)(to + (8 * k + r) * kLatent) = own[r * 32 + (lane ^ (r >> 1))];
     }
 }
 
@@ -225,7 +222,7 @@ __device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
 }
 
 __device__ __forceinline__ void decode_range(const decode_args &a, const int8_maps &maps,
-                                             int8_smem &sm, int range, int &count)
+                                             int8_smem &sm, int range, bool last, int &count)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     feed f;
@@ -233,20 +230,27 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
     int tile = uniform(f.tile);
     /* tile + turn counts this CTA's tiles: its last bit is the stage, the next one the phase. */
     const int turn = uniform(count - f.tile);
-    int next_seq = f.seq.index;
     const int end = uniform(f.end);
-    for (int i = 0; i < 2; i++) {
-        if (warp == 0)
-            fetch_head(a, maps, sm, f, (count + i) & 1, lane);
-        fetch_latent(a, maps, sm, f, (count + i) & 1, warp, lane);
-    }
-    while (tile < end) {
-        const sequence s = sequence_of(a, next_seq, tile);
+    sequence s = f.seq;
+    for (bool first = true; tile < end; first = false) {
+        q_rows q;
+        read_q(a, s, warp, lane, q);
+        if (first) {
+            if (warp == 0)
+                fetch_head(a, maps, sm, f, count & 1, lane);
+            fetch_latent(a, maps, sm, f, count & 1, warp, lane);
+        }
         const int seq_end = min(end, uniform(s.tile_end));
         barrier_sync<1, kThreads>();
         const int least = row_limits(a, s, sm.rows);
-        load_q(a, sm, s, warp, lane);
+        store_q(a, sm, q, warp, lane);
         barrier_sync<1, kThreads>();
+        if (first) { /* the copies' queue is long at the start: q is made while the first ones run
+                      */
+            if (warp == 0)
+                fetch_head(a, maps, sm, f, (count + 1) & 1, lane);
+            fetch_latent(a, maps, sm, f, (count + 1) & 1, warp, lane);
+        }
         float o[8][8];
         softmax_state x;
         start_row(o, x);
@@ -257,14 +261,13 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
             scale[i] = sm.rows.scale[r];
             q_sum[i] = sm.rows.q_sum[r];
         }
-        next_seq = s.index + 1;
         for (; tile < seq_end; tile++) {
             const int stage = (tile + turn) & 1;
             mbarrier_wait(shared_address(&sm.rows.full[stage]), ((tile + turn) >> 1) & 1);
             int latent[16];
             float rope[8];
             wgmma_fence();
-            scores(sm, stage, latent, rope);
+            scores(stage, latent, rope);
             wgmma_commit();
             const int row = 16 * warp + g, token = (tile - s.tile_start) * kTile;
             float4 read0 = sm.scale_zero[stage][row], read1 = sm.scale_zero[stage][row + 8];
@@ -302,11 +305,15 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
             }
             add_sums(x, v, p);
             add_zeros(x, p16, z0.y, z1.y);
-            accumulate(sm.latent[stage][warp], p_at, o, g, c);
+            accumulate(sm.latent[stage][warp], stage, o, g, c);
             fetch_latent(a, maps, sm, f, stage, warp, lane);
         }
         wgmma_wait<0>();
+        if (last && tile == end)
+            dependents_may_start();
         store_partial(a, sm, x, o, range, s.index, warp, g, c);
+        if (tile < end)
+            s = sequence_of(a, s.index + 1, tile);
         barrier_sync<1, kThreads>();
     }
     count = end + turn;
@@ -318,6 +325,11 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 {
     extern __shared__ __align__(1024) uint8_t raw[];
     int8_smem &sm = *(int8_smem *)raw;
+    check_smem_base(raw);
+    if (threadIdx.x == 0) {
+        prefetch_map(&maps.wide);
+        prefetch_map(&maps.narrow);
+    }
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++)
             mbarrier_init(shared_address(&sm.rows.full[i]), 5); /* four boxes, one head */
@@ -327,9 +339,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     int count = 0;
     const int step = gridDim.x / a.row_tiles;
     for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
-        decode_range(a, maps, sm, range, count);
-    /* Measured: triggered at the start, 1 x 64K takes 50 us instead of 43; why is not known. */
-    dependents_may_start();
+        decode_range(a, maps, sm, range, range + step >= a.num_ranges, count);
 }
 } // namespace
 

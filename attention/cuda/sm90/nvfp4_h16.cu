@@ -17,8 +17,7 @@ using namespace lkvi;
 namespace
 {
 constexpr int kScaleOffset = 256, kRopeOffset = 304, kOuterAt = 36, kPiece = 16;
-constexpr uint32_t kRawBytes = kPiece * (2 * kBox + kScaleRow), kRopeBytes = kPiece * kBox;
-constexpr int kRopeBar = 4; /* after the four warps' own */
+constexpr uint32_t kRopeBytes = kPiece * kBox;
 /* A widened value is e2m1 * group scale * 2^-7. */
 constexpr float kLift = 128.f;
 
@@ -26,6 +25,8 @@ struct nvfp4_maps {
     CUtensorMap wide, narrow; /* boxes of 128 swizzled bytes; of the 48 bytes of scales */
 };
 
+/* Half of the warp's raw tokens: dims 0 .. 255 and the scales, or the other dims. */
+template <int half>
 __device__ __forceinline__ void fetch_raw(const decode_args &a, const nvfp4_maps &maps,
                                           nvfp4_smem &sm, const feed &f, int warp, int lane)
 {
@@ -33,11 +34,12 @@ __device__ __forceinline__ void fetch_raw(const decode_args &a, const nvfp4_maps
     if (f.tile >= f.end || lane != 0)
         return;
     const int block = feed_block(a, f), at = warp * kPiece;
-    const uint32_t bar = shared_address(&sm.rows.full[warp]);
-    mbarrier_arrive_expect(bar, kRawBytes);
-#pragma unroll
-    for (int i = 0; i < 2; i++)
-        copy_box(shared_address(&sm.latent[i][at * kBox]), &maps.wide, kBox * i, f.row, block, bar);
+    const uint32_t bar = shared_address(&sm.full[half][warp]);
+    mbarrier_arrive_expect(bar, kPiece * (half ? kBox : kBox + kScaleRow));
+    copy_box(shared_address(&sm.latent[half][at * kBox]), &maps.wide, kBox * half, f.row, block,
+             bar);
+    if (half)
+        return;
     copy_box(shared_address(&sm.scales[at * kScaleRow]), &maps.narrow, kScaleOffset, f.row, block,
              bar);
     if (block < 0)
@@ -50,7 +52,7 @@ __device__ __forceinline__ void fetch_rope(const decode_args &a, const nvfp4_map
     if (f.tile >= f.end)
         return;
     if (lane == 0) {
-        const uint32_t bar = shared_address(&sm.rows.full[kRopeBar]);
+        const uint32_t bar = shared_address(&sm.rows.full[0]);
         mbarrier_arrive_expect(bar, kRopeBytes);
         copy_box(shared_address(&sm.rope[warp * kPiece * kBox]), &maps.wide, kRopeOffset, f.row,
                  feed_block(a, f), bar);
@@ -61,36 +63,27 @@ __device__ __forceinline__ void fetch_rope(const decode_args &a, const nvfp4_map
 
 /* Four rows of q a warp as fp16 of |.| <= 1. Dim d = 256 (m / 2) + 64 c + 32 (m % 2) + 8 i + 4 hi +
  * 2 e + odd is position 8 hi + 2 c + e of step 8 m + 2 i + odd: what the widening below makes. */
-__device__ __forceinline__ void load_q(const decode_args &a, nvfp4_smem &sm, const sequence &s,
-                                       int warp, int lane)
+__device__ __forceinline__ void store_q(const decode_args &a, nvfp4_smem &sm, const q_rows &q,
+                                        int warp, int lane)
 {
-    float4 read[4][4]; /* all loads first: four trips to memory become one */
 #pragma unroll
     for (int n = 0; n < 4; n++) {
-        int token, head;
-        bool live = row_query(a, s, 4 * warp + n, &token, &head);
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            read[n][i] = live ? load4(a.q, token * a.q.token_stride + head * a.q.head_stride +
-                                               128 * i + 4 * lane)
-                              : make_float4(0, 0, 0, 0);
-    }
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        int token, head, r = 4 * warp + n;
-        bool live = row_query(a, s, r, &token, &head);
+        const int r = 4 * warp + n;
+        float4 v[4];
         float most = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            most = fmaxf(most, fmaxf(fmaxf(fabsf(read[n][i].x), fabsf(read[n][i].y)),
-                                     fmaxf(fabsf(read[n][i].z), fabsf(read[n][i].w))));
+        for (int i = 0; i < 4; i++) {
+            v[i] = as_float4(q.x[n][i], a.q.dtype);
+            most = fmaxf(most, fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)),
+                                     fmaxf(fabsf(v[i].z), fabsf(v[i].w))));
+        }
 #pragma unroll
         for (int d = 1; d < 32; d *= 2)
             most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
         float inverse = most > 0 ? 1.f / most : 0;
 #pragma unroll
         for (int b = 0; b < 4; b++) {
-            const float4 x = read[n][b];
+            const float4 x = v[b];
             int d = 128 * b + 4 * lane, chunk = d >> 5, i = (d >> 3) & 3, hi = (d >> 2) & 1;
             int m = 2 * (chunk >> 3) + (chunk & 1), c = (chunk >> 1) & 3;
 #pragma unroll
@@ -103,7 +96,7 @@ __device__ __forceinline__ void load_q(const decode_args &a, nvfp4_smem &sm, con
         }
         if (lane == 0)
             sm.rows.scale[r] = most * a.scale_log2;
-        store_q_rope(sm.q_rope, a, r, live, token, head, lane);
+        store_rope_row(sm.q_rope, q.rope[n], a.q_rope.dtype, r, lane);
     }
     fence_async_shared();
 }
@@ -127,57 +120,71 @@ __device__ __forceinline__ uint4 widen(uint32_t x, uint32_t scale)
         half2_mul(prmt(odd, 0, 0x1404), scale), half2_mul(prmt(odd, 0, 0x3424), scale));
 }
 
-/* Widens the warp's 16 tokens, stores them and multiplies them with q. Rows that do not exist are
- * widened with scale 0: their bytes may be anything, NaN scales included. */
-__device__ __forceinline__ void latent_scores(nvfp4_smem &sm, float (&s)[8], int row, bool gone0,
-                                              bool gone1, int c)
+struct token_scales {     /* of the thread's two tokens */
+    uint32_t group[2][2]; /* [token][half of the dims]: four groups, 0 where there is no record */
+    float outer[2];
+};
+
+__device__ __forceinline__ token_scales read_scales(const nvfp4_smem &sm, int row, bool gone0,
+                                                    bool gone1, int c)
 {
-    const uint32_t q = wgmma_descriptor(shared_address(sm.q));
-    uint32_t a[2][8][4], scales[2][2];
+    token_scales s;
 #pragma unroll
-    for (int half = 0; half < 2; half++)
+    for (int half = 0; half < 2; half++) {
+        const uint8_t *at = sm.scales + (row + 8 * half) * kScaleRow;
 #pragma unroll
         for (int box = 0; box < 2; box++) {
-            uint32_t x =
-                *(const uint32_t *)(sm.scales + (row + 8 * half) * kScaleRow + 16 * box + 4 * c);
-            scales[half][box] = (half ? gone1 : gone0) ? 0u : x;
+            uint32_t x = *(const uint32_t *)(at + 16 * box + 4 * c);
+            s.group[half][box] = (half ? gone1 : gone0) ? 0u : x;
         }
+        s.outer[half] = *(const float *)(at + kOuterAt) * kLift;
+    }
+    return s;
+}
+
+/* Widens a quarter of the dims of the warp's 16 tokens into the operand of eight steps. */
+__device__ __forceinline__ void widen_quarter(const nvfp4_smem &sm, const token_scales &s,
+                                              uint32_t (&a)[8][4], int m, int row, int c)
+{
 #pragma unroll
-    for (int m = 0; m < 4; m++) {
-        if (m >= 2)
-            wgmma_wait<1>();
+    for (int half = 0; half < 2; half++) {
+        const int t = row + 8 * half;
+        uint4 v =
+            *(const uint4 *)(sm.latent[m >> 1] + t * kBox + (((2 * c + (m & 1)) ^ (t & 7)) << 4));
+        uint32_t two = widen_scales(s.group[half][m >> 1] >> (16 * (m & 1)));
+        uint32_t low = prmt(two, 0, 0x1010), high = prmt(two, 0, 0x3232);
+        const uint32_t word[4] = {v.x, v.y, v.z, v.w};
 #pragma unroll
-        for (int half = 0; half < 2; half++) {
-            const int t = row + 8 * half;
-            uint4 v = *(const uint4 *)(sm.latent[m >> 1] + t * kBox +
-                                       (((2 * c + (m & 1)) ^ (t & 7)) << 4));
-            uint32_t two = widen_scales(scales[half][m >> 1] >> (16 * (m & 1)));
-            uint32_t low = prmt(two, 0, 0x1010), high = prmt(two, 0, 0x3232);
-            const uint32_t word[4] = {v.x, v.y, v.z, v.w};
-#pragma unroll
-            for (int i = 0; i < 4; i++) {
-                uint4 w = widen(word[i], i < 2 ? low : high);
-                a[m & 1][2 * i][half] = w.x;
-                a[m & 1][2 * i][2 + half] = w.y;
-                a[m & 1][2 * i + 1][half] = w.z;
-                a[m & 1][2 * i + 1][2 + half] = w.w;
-                *(uint4 *)(sm.tile[2 * m + (i >> 1)] + t * kBox +
-                           (((2 * c + (i & 1)) ^ (t & 7)) << 4)) = w;
-            }
+        for (int i = 0; i < 4; i++) {
+            uint4 w = widen(word[i], i < 2 ? low : high);
+            a[2 * i][half] = w.x;
+            a[2 * i][2 + half] = w.y;
+            a[2 * i + 1][half] = w.z;
+            a[2 * i + 1][2 + half] = w.w;
         }
-        wgmma_fence();
-#pragma unroll
-        for (int k = 0; k < 8; k++)
-            wgmma_f16_n16(s, a[m & 1][k],
-                          q + ((2 * m + (k >> 2)) * kRows * kBox + (k & 3) * 32) / 16, m | k);
-        wgmma_commit();
     }
 }
 
-__device__ __forceinline__ void rope_scores(nvfp4_smem &sm, float (&s)[8])
+/* Stores the quarter into the tile and multiplies it with q. The fragment of a step, as it lies in
+ * registers, is four 8 x 8 matrices of [token][position]; to: their places in a box. */
+__device__ __forceinline__ void quarter_scores(const uint32_t (&to)[4], const uint32_t (&a)[8][4],
+                                               float (&s)[8], int m)
 {
-    const uint32_t k = wgmma_descriptor(shared_address(sm.rope));
-    const uint32_t q = wgmma_descriptor(shared_address(sm.q_rope));
+    constexpr uint32_t q = wgmma_descriptor(kSmemBase + offsetof(nvfp4_smem, q));
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        store_matrices(to[k & 3] + (2 * m + (k >> 2)) * kBoxBytes, a[k]);
+    wgmma_fence();
+#pragma unroll
+    for (int k = 0; k < 8; k++)
+        wgmma_f16_n16(s, a[k], q + ((2 * m + (k >> 2)) * kRows * kBox + (k & 3) * 32) / 16, m | k);
+    wgmma_commit();
+}
+
+__device__ __forceinline__ void rope_scores(float (&s)[8])
+{
+    constexpr uint32_t k = wgmma_descriptor(kSmemBase + offsetof(nvfp4_smem, rope)),
+                       q = wgmma_descriptor(kSmemBase + offsetof(nvfp4_smem, q_rope));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++)
@@ -185,10 +192,11 @@ __device__ __forceinline__ void rope_scores(nvfp4_smem &sm, float (&s)[8])
     wgmma_commit();
 }
 
-__device__ __forceinline__ void accumulate(nvfp4_smem &sm, float (&o)[8][8])
+__device__ __forceinline__ void accumulate(float (&o)[8][8])
 {
-    const uint32_t v = wgmma_descriptor(shared_address(sm.tile));
-    const uint32_t p = wgmma_descriptor(shared_address(sm.p));
+    constexpr uint32_t v_at = wgmma_descriptor(kSmemBase + offsetof(nvfp4_smem, tile)),
+                       p = wgmma_descriptor(kSmemBase + offsetof(nvfp4_smem, p));
+    const uint32_t v = uniform(v_at);
     wgmma_fence();
 #pragma unroll
     for (int k = 0; k < 4; k++)
@@ -198,12 +206,20 @@ __device__ __forceinline__ void accumulate(nvfp4_smem &sm, float (&o)[8][8])
     wgmma_commit();
 }
 
-/* Dim at position p of tile box b: the order load_q and the widening use, seen from the store. */
+/* Dim at position p of tile box b: the order store_q and the widening use. */
 __device__ __forceinline__ int tile_dim(int b, int p)
 {
-    int index = p >> 3, m = b >> 1, i = 2 * (b & 1) + (index & 1), c = index >> 1;
-    return 32 * (8 * (m >> 1) + 2 * c + (m & 1)) + 8 * i + ((p >> 2) & 1) + 4 * ((p >> 1) & 1) +
-           2 * (p & 1);
+    int step = 4 * b + (p >> 4), m = step >> 3, i = (step >> 1) & 3, c = (p >> 1) & 3;
+    return 256 * (m >> 1) + 64 * c + 32 * (m & 1) + 8 * i + 4 * ((p >> 3) & 1) + 2 * (p & 1) +
+           (step & 1);
+}
+
+/* Where a dim lies in a row of the output's stage: the paddings spread its writes over the banks.
+ */
+constexpr int kOutRow = 548;
+__device__ __forceinline__ int out_at(int dim)
+{
+    return dim + 4 * (dim >> 6);
 }
 
 __device__ __forceinline__ void store_partial(const decode_args &a, nvfp4_smem &sm,
@@ -212,17 +228,28 @@ __device__ __forceinline__ void store_partial(const decode_args &a, nvfp4_smem &
 {
     int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
     finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
-    float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+    const float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+    float *out =
+        (float *)sm.tile; /* 16 rows of 512 dims, padded; all products have read the tile */
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         int e = 4 * (i >> 1) + (i & 1);
-        float *to = a.split.partial_out + (slot + element_row(e, c)) * kLatent;
+        float *to = out + element_row(e, c) * kOutRow;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            to[tile_dim(j, 16 * warp + g)] = o[j][e] * back;
-            to[tile_dim(j, 16 * warp + g + 8)] = o[j][e + 2] * back;
+            to[out_at(tile_dim(j, 16 * warp + g))] = o[j][e] * back;
+            to[out_at(tile_dim(j, 16 * warp + g + 8))] = o[j][e + 2] * back;
         }
     }
+    barrier_sync<1, kThreads>();
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = 4 * warp + n, dim = 128 * i + 4 * (4 * g + c);
+            *(float4 *)(a.split.partial_out + (slot + r) * kLatent + dim) =
+                *(const float4 *)(out + r * kOutRow + out_at(dim));
+        }
 }
 
 __device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
@@ -236,24 +263,33 @@ __device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
 }
 
 __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_maps &maps,
-                                             nvfp4_smem &sm, int range, uint32_t &phase)
+                                             nvfp4_smem &sm, int range, bool last, uint32_t &phase)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    const int row = 16 * warp + g;
+    const int row = 16 * warp + g, at = 16 * warp + lane % 16;
+    uint32_t to[4];
+#pragma unroll
+    for (int k = 0; k < 4; k++)
+        to[k] = shared_address(sm.tile) + at * kBox + (((2 * k + lane / 16) ^ (at & 7)) << 4);
     feed f;
     feed_start(a, f, range, warp);
     int tile = uniform(f.tile);
     const int end = uniform(f.end);
-    int next_seq = f.seq.index;
-    bool hidden = feed_block(a, f) < 0;
-    fetch_raw(a, maps, sm, f, warp, lane);
-    fetch_rope(a, maps, sm, f, warp, lane);
-    while (tile < end) {
-        const sequence s = sequence_of(a, next_seq, tile);
+    bool hidden = false;
+    sequence s = f.seq;
+    for (bool first = true; tile < end; first = false) {
+        q_rows q;
+        read_q(a, s, warp, lane, q);
+        if (first) {
+            hidden = feed_block(a, f) < 0;
+            fetch_raw<0>(a, maps, sm, f, warp, lane);
+            fetch_raw<1>(a, maps, sm, f, warp, lane);
+            fetch_rope(a, maps, sm, f, warp, lane);
+        }
         const int seq_end = min(end, uniform(s.tile_end));
         barrier_sync<1, kThreads>();
         const int least = row_limits(a, s, sm.rows);
-        load_q(a, sm, s, warp, lane);
+        store_q(a, sm, q, warp, lane);
         barrier_sync<1, kThreads>();
         float o[8][8];
         softmax_state x;
@@ -262,21 +298,33 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_m
 #pragma unroll
         for (int i = 0; i < 4; i++)
             scale[i] = sm.rows.scale[element_row(4 * (i >> 1) + (i & 1), c)];
-        next_seq = s.index + 1;
         for (; tile < seq_end; tile++) {
             const int token = (tile - s.tile_start) * kTile;
-            mbarrier_wait(shared_address(&sm.rows.full[warp]), phase);
             float dot[8], rope[8];
-            latent_scores(sm, dot, row, hidden || token + row >= s.length,
-                          hidden || token + row + 8 >= s.length, c);
-            float read0 = *(const float *)(sm.scales + row * kScaleRow + kOuterAt);
-            float read1 = *(const float *)(sm.scales + (row + 8) * kScaleRow + kOuterAt);
-            float2 z0 = make_float2(read0 * kLift, 0), z1 = make_float2(read1 * kLift, 0);
+            uint32_t w[2][8][4];
+            mbarrier_wait(shared_address(&sm.full[0][warp]), phase);
+            const token_scales ts = read_scales(sm, row, hidden || token + row >= s.length,
+                                                hidden || token + row + 8 >= s.length, c);
+            float2 z0 = make_float2(ts.outer[0], 0), z1 = make_float2(ts.outer[1], 0);
             const uint32_t was_hidden = hidden ? 15 : 0;
             hidden = feed_block(a, f) < 0;
-            fetch_raw(a, maps, sm, f, warp, lane);
-            mbarrier_wait(shared_address(&sm.rows.full[kRopeBar]), phase);
-            rope_scores(sm, rope);
+            widen_quarter(sm, ts, w[0], 0, row, c);
+            widen_quarter(sm, ts, w[1], 1, row, c);
+            fetch_raw<0>(a, maps, sm, f, warp, lane);
+            wgmma_wait<0>(); /* P V of the tile before: it has run under the widening */
+            barrier_sync<1, kThreads>();
+            quarter_scores(to, w[0], dot, 0);
+            quarter_scores(to, w[1], dot, 1);
+            mbarrier_wait(shared_address(&sm.full[1][warp]), phase);
+            wgmma_wait<1>();
+            widen_quarter(sm, ts, w[0], 2, row, c);
+            quarter_scores(to, w[0], dot, 2);
+            wgmma_wait<1>();
+            widen_quarter(sm, ts, w[1], 3, row, c);
+            quarter_scores(to, w[1], dot, 3);
+            fetch_raw<1>(a, maps, sm, f, warp, lane);
+            mbarrier_wait(shared_address(&sm.rows.full[0]), phase);
+            rope_scores(rope);
             wgmma_wait<0>();
             float v[8], p[8];
             uint32_t p16[4];
@@ -303,13 +351,16 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_m
                 store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
                 barrier_sync<1, kThreads>();
             }
-            accumulate(sm, o);
+            accumulate(o);
             add_sums(x, v, p);
-            wgmma_wait<0>();
-            barrier_sync<1, kThreads>();
             phase ^= 1;
         }
+        wgmma_wait<0>();
+        if (last && tile == end)
+            dependents_may_start();
         store_partial(a, sm, x, o, range, s.index, warp, g, c);
+        if (tile < end)
+            s = sequence_of(a, s.index + 1, tile);
         barrier_sync<1, kThreads>();
     }
 }
@@ -320,19 +371,22 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 {
     extern __shared__ __align__(1024) uint8_t raw[];
     nvfp4_smem &sm = *(nvfp4_smem *)raw;
+    check_smem_base(raw);
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 4; i++)
-            mbarrier_init(shared_address(&sm.rows.full[i]), 1);
-        mbarrier_init(shared_address(&sm.rows.full[kRopeBar]), 4);
+        prefetch_map(&maps.wide);
+        prefetch_map(&maps.narrow);
+    }
+    if (threadIdx.x == 0) {
+        for (int i = 0; i < 8; i++)
+            mbarrier_init(shared_address(&sm.full[i & 1][i >> 1]), 1);
+        mbarrier_init(shared_address(&sm.rows.full[0]), 4);
         mbarrier_init_fence();
     }
     __syncthreads();
     uint32_t phase = 0;
     const int step = gridDim.x / a.row_tiles;
     for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
-        decode_range(a, maps, sm, range, phase);
-    /* Measured: triggered at the start, 1 x 64K takes 50 us instead of 43; why is not known. */
-    dependents_may_start();
+        decode_range(a, maps, sm, range, range + step >= a.num_ranges, phase);
 }
 } // namespace
 

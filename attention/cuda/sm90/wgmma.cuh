@@ -11,7 +11,7 @@ namespace lkvi
 /* Low word of an operand's descriptor: its shared address in 16-byte units and the leading offset.
  * The high word is the same for all: 128-byte rows, eight rows a swizzle atom, atoms 1024 bytes
  * apart. Kept apart because 64-bit sums cost half of the instructions between two products. */
-__device__ __forceinline__ uint32_t wgmma_descriptor(uint32_t address)
+__host__ __device__ constexpr uint32_t wgmma_descriptor(uint32_t address)
 {
     return ((address & 0x3FFFF) >> 4) | (1u << 16);
 }
