@@ -13,8 +13,8 @@ using namespace lkvi;
 namespace
 {
 constexpr int kRopeOffset = 1024, kGroups = 5; /* rope; four times 128 dims */
-/* Registers a thread: what three warpgroups have at a launch of 168, shared out anew. */
-constexpr int kMakerRegisters = 160, kAdderRegisters = 176;
+/* Registers a thread: 152 + 2 x 176 is what three warpgroups have at a launch of 168. */
+constexpr int kMakerRegisters = 152, kAdderRegisters = 176;
 
 struct bf16_maps {
     CUtensorMap wide; /* boxes of 128 swizzled bytes */
