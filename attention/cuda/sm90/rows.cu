@@ -68,7 +68,7 @@ lkv_status lkvi_sm90_map(CUtensorMap *map, const struct lkvi_attend_params *p,
         map, CU_TENSOR_MAP_DATA_TYPE_UINT8, 3, store->base, size, stride, box, step,
         CU_TENSOR_MAP_INTERLEAVE_NONE,
         swizzled ? CU_TENSOR_MAP_SWIZZLE_128B : CU_TENSOR_MAP_SWIZZLE_NONE,
-        CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
+        CU_TENSOR_MAP_L2_PROMOTION_L2_128B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
     if (error != CUDA_SUCCESS)
         return launch->host->fail(LKV_E_CUDA,
                                   "cuTensorMapEncodeTiled: %d for %llu blocks of stride %llu at %p",
