@@ -27,11 +27,13 @@ void lkvi_copies_add(struct lkvi_manager *m, uint32_t from, uint32_t to, uint32_
     m->sums.copied[why]++;
 }
 
+/* From the end: a sequence that goes takes its copies back last first. UINT64_MAX: none. */
 static uint64_t find(const struct lkvi_copy *copies, uint64_t begin, uint64_t end, uint32_t to)
 {
-    while (begin < end && copies[begin].to != to)
-        begin++;
-    return begin;
+    while (end > begin)
+        if (copies[--end].to == to)
+            return end;
+    return UINT64_MAX;
 }
 
 static struct lkvi_copy take_out(struct lkvi_copy *copies, uint64_t *num, uint64_t i)
@@ -44,15 +46,14 @@ static struct lkvi_copy take_out(struct lkvi_copy *copies, uint64_t *num, uint64
 uint32_t lkvi_copies_cancel(struct lkvi_manager *m, uint32_t to)
 {
     struct lkvi_copy copy;
-    uint64_t held = find(m->host.held, 0, m->host.num_held, to), i;
-    if (held < m->host.num_held) {
+    uint64_t held = find(m->host.held, 0, m->host.num_held, to);
+    uint64_t i = find(m->copies, m->num_issued, m->num_copies, to);
+    if (held != UINT64_MAX)
         copy = take_out(m->host.held, &m->host.num_held, held);
-    } else {
-        i = find(m->copies, m->num_issued, m->num_copies, to);
-        if (i == m->num_copies)
-            return 0;
+    else if (i != UINT64_MAX)
         copy = take_out(m->copies, &m->num_copies, i);
-    }
+    else
+        return 0;
     m->blocks[to].flags &= (uint8_t)~LKVI_COPY_TARGET;
     m->sums.copied[copy.why]--;
     return copy.from;
