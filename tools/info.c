@@ -1,15 +1,14 @@
 /* lkv info: what this library is, what it runs on, how many bytes a token takes, and how much
  * memory a serving load needs in each layout. In: the library's own answers; nothing is computed
  * twice except MHA and GQA, which the library does not store. */
-#include <argp.h>
 #include <stdio.h>
 #include <string.h>
 
 #include "tools/command.h"
+#include "tools/common/options.h"
 #include "tools/common/out.h"
 #include "tools/common/parse.h"
 
-enum { KEY_CONTEXT = 0x100, KEY_SEQUENCES, KEY_PRESET, KEY_LAYERS, KEY_HEADROOM, KEY_JSON };
 enum { BLOCK_TOKENS = 64, GQA_HEADS = 8, NUM_FORMATS = 4, MAX_DEVICES = 64 };
 
 struct options {
@@ -19,44 +18,22 @@ struct options {
     double headroom;
 };
 
-static const struct argp_option option_table[] = {
-    {"context", KEY_CONTEXT, "N", 0, "tokens a sequence: prints the memory table", 0},
-    {"sequences", KEY_SEQUENCES, "N", 0, "sequences of that length; default 1", 0},
-    {"preset", KEY_PRESET, "NAME", 0, "the table's model; default v3", 0},
-    {"layers", KEY_LAYERS, "N", 0, "its layers, if not the preset's", 0},
-    {"headroom", KEY_HEADROOM, "H", 0, "blocks for fallback slots on top; default 0", 0},
-    {"json", KEY_JSON, "FILE", 0, "write everything as JSON; - is stdout", 0},
-    {0}};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
+static void parse(int argc, char **argv, struct options *o)
 {
-    struct options *o = state->input;
-    switch (key) {
-    case KEY_CONTEXT:
-        o->context = parse_uint(state, "--context", arg, 1, UINT32_MAX);
-        break;
-    case KEY_SEQUENCES:
-        o->sequences = parse_uint(state, "--sequences", arg, 1, UINT32_MAX);
-        break;
-    case KEY_PRESET:
-        o->preset = arg;
-        break;
-    case KEY_LAYERS:
-        o->layers = (uint32_t)parse_uint(state, "--layers", arg, 1, 4096);
-        break;
-    case KEY_HEADROOM:
-        o->headroom = parse_real(state, "--headroom", arg, 0, 10);
-        break;
-    case KEY_JSON:
-        o->json = arg;
-        break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is one argument too many", arg);
-        break;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
+    const struct option_row rows[] = {
+        {"context", "N", "tokens a sequence: prints the memory table", OPTION_U64, &o->context, 1,
+         UINT32_MAX, NULL, 0},
+        {"sequences", "N", "sequences of that length; default 1", OPTION_U64, &o->sequences, 1,
+         UINT32_MAX, NULL, 0},
+        {"preset", "NAME", "the table's model; default v3", OPTION_TEXT, &o->preset, 0, 0, NULL, 0},
+        {"layers", "N", "its layers, if not the preset's", OPTION_U32, &o->layers, 1, 4096, NULL,
+         0},
+        {"headroom", "H", "blocks for fallback slots on top; default 0", OPTION_REAL, &o->headroom,
+         0, 10, NULL, 0},
+        OPTION_JSON(&o->json)};
+    options_parse(argc, argv,
+                  "Version, devices, bytes of each format, and the memory table of a load.", rows,
+                  sizeof rows / sizeof *rows, NULL, NULL);
 }
 
 /* ---- the machine */
@@ -286,12 +263,8 @@ static void print_memory(const json_t *memory)
 
 int command_info(int argc, char **argv)
 {
-    static const struct argp parser = {
-        .options = option_table,
-        .parser = parse_option,
-        .doc = "Version, devices, bytes of each format, and the memory table of a load."};
     struct options o = {.sequences = 1, .preset = "v3"};
-    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    parse(argc, argv, &o);
     const uint32_t v = lkv_version();
     char version[32];
     snprintf(version, sizeof version, "%u.%u.%u", v / 1000000, v / 1000 % 1000, v % 1000);

@@ -1,13 +1,10 @@
 /* lkv make-trace: a synthetic workload in the Mooncake JSONL form. */
-#include <argp.h>
 #include <string.h>
 
 #include "tools/command.h"
+#include "tools/common/options.h"
 #include "tools/common/out.h"
-#include "tools/common/parse.h"
 #include "tools/replay/replay.h"
-
-enum { KEY_KIND = 0x100, KEY_SEED, KEY_REQUESTS, KEY_OUT, KEY_JSON };
 
 struct options {
     enum synthetic_kind kind;
@@ -16,54 +13,35 @@ struct options {
     int have_kind;
 };
 
-static const struct argp_option option_table[] = {
-    {"kind", KEY_KIND, "chat|agent", 0, "what the prompts look like", 0},
-    {"seed", KEY_SEED, "N", 0, "equal seeds give equal files; default 1", 0},
-    {"requests", KEY_REQUESTS, "N", 0, "how many; default 1000", 0},
-    {"out", KEY_OUT, "FILE", 0, "where the trace goes; - (default) is stdout", 0},
-    {"json", KEY_JSON, "FILE", 0, "write the trace's totals as JSON; - is stdout", 0},
-    {0}};
-
-static enum synthetic_kind parse_kind(struct argp_state *state, const char *text)
+static void parse_kind(struct argp_state *state, const char *text, void *to)
 {
+    struct options *o = to;
     if (strcmp(text, "chat") != 0 && strcmp(text, "agent") != 0)
         argp_error(state, "--kind is '%s'; need chat or agent", text);
-    return text[0] == 'a' ? SYNTHETIC_AGENT : SYNTHETIC_CHAT;
+    o->kind = text[0] == 'a' ? SYNTHETIC_AGENT : SYNTHETIC_CHAT;
+    o->have_kind = 1;
 }
 
-static error_t parse_option(int key, char *arg, struct argp_state *state)
+static void check(struct argp_state *state, void *input)
 {
-    struct options *o = state->input;
-    switch (key) {
-    case KEY_KIND:
-        o->kind = parse_kind(state, arg);
-        o->have_kind = 1;
-        break;
-    case KEY_SEED:
-        o->seed = parse_uint(state, "--seed", arg, 0, UINT64_MAX);
-        break;
-    case KEY_REQUESTS:
-        o->requests = parse_uint(state, "--requests", arg, 1, 10000000);
-        break;
-    case KEY_OUT:
-        o->out = arg;
-        break;
-    case KEY_JSON:
-        o->json = arg;
-        break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is one argument too many", arg);
-        break;
-    case ARGP_KEY_END:
-        if (!o->have_kind)
-            argp_error(state, "--kind is needed: chat or agent");
-        if (o->json && !strcmp(o->json, "-") && !strcmp(o->out, "-"))
-            argp_error(state, "--json - and --out - cannot both have stdout");
-        break;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
+    const struct options *o = input;
+    if (!o->have_kind)
+        argp_error(state, "--kind is needed: chat or agent");
+    if (o->json && !strcmp(o->json, "-") && !strcmp(o->out, "-"))
+        argp_error(state, "--json - and --out - cannot both have stdout");
+}
+
+static void parse(int argc, char **argv, struct options *o)
+{
+    const struct option_row rows[] = {
+        {"kind", "chat|agent", "what the prompts look like", OPTION_OWN, o, 0, 0, parse_kind, 0},
+        OPTION_SEED(&o->seed),
+        {"requests", "N", "how many; default 1000", OPTION_U64, &o->requests, 1, 10000000, NULL, 0},
+        {"out", "FILE", "where the trace goes; - (default) is stdout", OPTION_TEXT, &o->out, 0, 0,
+         NULL, 0},
+        OPTION_JSON(&o->json)};
+    options_parse(argc, argv, "Writes a synthetic workload, one JSON object a line.", rows,
+                  sizeof rows / sizeof *rows, check, o);
 }
 
 static json_t *describe(const struct trace *t, const struct options *o)
@@ -83,13 +61,9 @@ static json_t *describe(const struct trace *t, const struct options *o)
 
 int command_make_trace(int argc, char **argv)
 {
-    static const struct argp parser = {.options = option_table,
-                                       .parser = parse_option,
-                                       .doc =
-                                           "Writes a synthetic workload, one JSON object a line."};
     struct options o = {.seed = 1, .requests = 1000, .out = "-"};
     struct trace trace;
-    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    parse(argc, argv, &o);
     synthetic_make(&trace, o.kind, o.seed, o.requests);
     trace_write(&trace, o.out);
     out_json(describe(&trace, &o), o.json);

@@ -6,48 +6,28 @@
 
 #include "tools/bench/bench.h"
 #include "tools/bench/manager.h"
+#include "tools/common/options.h"
 #include "tools/common/out.h"
-#include "tools/common/parse.h"
 #include "tools/common/progress.h"
 #include "tools/replay/replay.h"
-
-enum { KEY_CLAUDE = 0x100, KEY_MOONCAKE, KEY_REPEATS, KEY_JSON };
 
 struct options {
     const char *claude, *mooncake, *json;
     uint32_t repeats;
 };
 
-static const struct argp_option option_table[] = {
-    {"claude-code", KEY_CLAUDE, "FILE", 0, "requests.jsonl.gz of the Claude Code trace", 0},
-    {"mooncake", KEY_MOONCAKE, "FILE", 0, "conversation_trace.jsonl.gz of the Mooncake trace", 0},
-    {"repeats", KEY_REPEATS, "N", 0, "timed runs of an operation; default 201", 0},
-    {"json", KEY_JSON, "FILE", 0, "write the figures as JSON; - is stdout", 0},
-    {0}};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
+static void parse(int argc, char **argv, struct options *o)
 {
-    struct options *o = state->input;
-    switch (key) {
-    case KEY_CLAUDE:
-        o->claude = arg;
-        break;
-    case KEY_MOONCAKE:
-        o->mooncake = arg;
-        break;
-    case KEY_REPEATS:
-        o->repeats = (uint32_t)parse_uint(state, "--repeats", arg, 1, 100000);
-        break;
-    case KEY_JSON:
-        o->json = arg;
-        break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is one argument too many", arg);
-        break;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
+    const struct option_row rows[] = {
+        {"claude-code", "FILE", "requests.jsonl.gz of the Claude Code trace", OPTION_TEXT,
+         &o->claude, 0, 0, NULL, 0},
+        {"mooncake", "FILE", "conversation_trace.jsonl.gz of the Mooncake trace", OPTION_TEXT,
+         &o->mooncake, 0, 0, NULL, 0},
+        {"repeats", "N", "timed runs of an operation; default 201", OPTION_U32, &o->repeats, 1,
+         100000, NULL, 0},
+        OPTION_JSON(&o->json)};
+    options_parse(argc, argv, "Times the block manager's operations on one core.", rows,
+                  sizeof rows / sizeof *rows, NULL, NULL);
 }
 
 /* The manager's seconds of an infinite replay; checks, samples and expansion are not counted. */
@@ -152,11 +132,8 @@ static json_t *describe(const struct figures *f)
 
 int bench_blocks(int argc, char **argv)
 {
-    static const struct argp parser = {.options = option_table,
-                                       .parser = parse_option,
-                                       .doc = "Times the block manager's operations on one core."};
     struct options o = {.repeats = 201};
-    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    parse(argc, argv, &o);
     const struct figures f = measure(&o);
     if (!o.json || strcmp(o.json, "-") != 0)
         print(&f);

@@ -10,12 +10,11 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/manager.h"
 #include "tools/common/clock.h"
+#include "tools/common/options.h"
 #include "tools/common/out.h"
-#include "tools/common/parse.h"
 #include "tools/common/progress.h"
 #include "tools/common/rng.h"
 
-enum { KEY_BLOCKS = 0x100, KEY_HEADROOM, KEY_ROUNDS, KEY_SEED, KEY_JSON };
 enum { SEQ_BLOCKS = 25, SEQ_TOKENS = SEQ_BLOCKS * MANAGER_BLOCK, PIECE_MOST = 64 };
 
 struct options {
@@ -25,41 +24,20 @@ struct options {
     double headroom;
 };
 
-static const struct argp_option option_table[] = {
-    {"blocks", KEY_BLOCKS, "N", 0, "of the pool; default 13000", 0},
-    {"headroom", KEY_HEADROOM, "H", 0, "fallback slots, as a share of what KV may use; default 0.3",
-     0},
-    {"rounds", KEY_ROUNDS, "N", 0, "times the headroom is lent; default 200", 0},
-    {"seed", KEY_SEED, "N", 0, "default 1", 0},
-    {"json", KEY_JSON, "FILE", 0, "write the figures as JSON; - is stdout", 0},
-    {0}};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
+static void parse(int argc, char **argv, struct options *o)
 {
-    struct options *o = state->input;
-    switch (key) {
-    case KEY_BLOCKS:
-        o->blocks = parse_uint(state, "--blocks", arg, 100, 1 << 24);
-        break;
-    case KEY_HEADROOM:
-        o->headroom = parse_real(state, "--headroom", arg, 0.01, 10);
-        break;
-    case KEY_ROUNDS:
-        o->rounds = (uint32_t)parse_uint(state, "--rounds", arg, 1, 1000000);
-        break;
-    case KEY_SEED:
-        o->seed = parse_uint(state, "--seed", arg, 0, UINT64_MAX);
-        break;
-    case KEY_JSON:
-        o->json = arg;
-        break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is one argument too many", arg);
-        break;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
+    const struct option_row rows[] = {{"blocks", "N", "of the pool; default 13000", OPTION_U64,
+                                       &o->blocks, 100, 1 << 24, NULL, 0},
+                                      {"headroom", "H",
+                                       "fallback slots, as a share of what KV may use; default 0.3",
+                                       OPTION_REAL, &o->headroom, 0.01, 10, NULL, 0},
+                                      {"rounds", "N", "times the headroom is lent; default 200",
+                                       OPTION_U32, &o->rounds, 1, 1000000, NULL, 0},
+                                      OPTION_SEED(&o->seed),
+                                      OPTION_JSON(&o->json)};
+    options_parse(argc, argv,
+                  "Lends fallback slots while running sequences hold all that KV may use.", rows,
+                  sizeof rows / sizeof *rows, NULL, NULL);
 }
 
 struct timing {
@@ -287,14 +265,10 @@ static void print(json_t *root)
 
 int bench_fallback(int argc, char **argv)
 {
-    static const struct argp parser = {
-        .options = option_table,
-        .parser = parse_option,
-        .doc = "Lends fallback slots while running sequences hold all that KV may use."};
     struct options o = {.blocks = 13000, .seed = 1, .rounds = 200, .headroom = 0.3};
     struct fallback f;
     struct progress bar;
-    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    parse(argc, argv, &o);
     open_fallback(&f, &o);
     progress_start(&bar, "fallback", o.rounds);
     for (uint32_t i = 0; i < o.rounds; i++) {

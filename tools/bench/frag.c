@@ -11,13 +11,12 @@
 #include "tools/bench/bench.h"
 #include "tools/bench/manager.h"
 #include "tools/common/clock.h"
+#include "tools/common/options.h"
 #include "tools/common/out.h"
-#include "tools/common/parse.h"
 #include "tools/common/progress.h"
 #include "tools/common/rng.h"
 #include "tools/replay/replay.h"
 
-enum { KEY_CYCLES = 0x100, KEY_TRACE, KEY_SEED, KEY_JSON };
 enum { LIVE = 64, SAMPLE_EVERY = 512, SYNTHETIC_REQUESTS = 4000 };
 #define HEADROOM 0.30
 
@@ -26,36 +25,18 @@ struct options {
     uint64_t cycles, seed;
 };
 
-static const struct argp_option option_table[] = {
-    {"cycles", KEY_CYCLES, "N", 0, "admit and free so often; default 1000000", 0},
-    {"trace", KEY_TRACE, "FILE", 0, "whose prompt lengths are used; default synthetic chat", 0},
-    {"seed", KEY_SEED, "N", 0, "default 1", 0},
-    {"json", KEY_JSON, "FILE", 0, "write the figures as JSON; - is stdout", 0},
-    {0}};
-
-static error_t parse_option(int key, char *arg, struct argp_state *state)
+static void parse(int argc, char **argv, struct options *o)
 {
-    struct options *o = state->input;
-    switch (key) {
-    case KEY_CYCLES:
-        o->cycles = parse_uint(state, "--cycles", arg, 1, UINT64_MAX);
-        break;
-    case KEY_TRACE:
-        o->trace = arg;
-        break;
-    case KEY_SEED:
-        o->seed = parse_uint(state, "--seed", arg, 0, UINT64_MAX);
-        break;
-    case KEY_JSON:
-        o->json = arg;
-        break;
-    case ARGP_KEY_ARG:
-        argp_error(state, "'%s' is one argument too many", arg);
-        break;
-    default:
-        return ARGP_ERR_UNKNOWN;
-    }
-    return 0;
+    const struct option_row rows[] = {{"cycles", "N", "admit and free so often; default 1000000",
+                                       OPTION_U64, &o->cycles, 1, 0, NULL, 0},
+                                      {"trace", "FILE",
+                                       "whose prompt lengths are used; default synthetic chat",
+                                       OPTION_TEXT, &o->trace, 0, 0, NULL, 0},
+                                      OPTION_SEED(&o->seed),
+                                      OPTION_JSON(&o->json)};
+    options_parse(argc, argv,
+                  "Admits and frees prompts of real lengths; reports what is wasted and lost.",
+                  rows, sizeof rows / sizeof *rows, NULL, NULL);
 }
 
 struct frag {
@@ -169,14 +150,10 @@ static void print(const json_t *root)
 
 int bench_frag(int argc, char **argv)
 {
-    static const struct argp parser = {
-        .options = option_table,
-        .parser = parse_option,
-        .doc = "Admits and frees prompts of real lengths; reports what is wasted and lost."};
     struct options o = {.cycles = 1000000, .seed = 1};
     struct frag f;
     struct progress bar;
-    argp_parse(&parser, argc, argv, 0, NULL, &o);
+    parse(argc, argv, &o);
     open_frag(&f, &o);
     progress_start(&bar, "frag", o.cycles);
     for (uint64_t i = 0; i < o.cycles; i++) {
