@@ -78,7 +78,8 @@ def test_bad_arguments():
            ["replay", "--blocks", "5", "--infinite"], ["replay", "--memory", "lots"],
            ["replay", "--infinite", "--attend", "0.5"], ["replay", "--attend", "2"],
            ["replay", "--check-every", "0"], ["replay", "--compare", "fifo"],
-           ["replay", "--compare", "malloc"], ["ppl"], ["ppl", "--model", "x"],
+           ["replay", "--compare", "malloc"], ["replay", "--preempt", "swap"],
+           ["replay", "--lend", "0.5"], ["replay", "--memory", "0%"], ["ppl"], ["ppl", "--model", "x"],
            ["bench", "decode", "--device", "abacus"], ["bench", "decode", "--heads", "0"],
            ["bench", "decode", "--heads", "16,,8"], ["bench", "append", "--isa", "mmx"],
            ["bench", "blocks", "--repeats", "0"], ["bench", "frag", "--cycles", "x"]]
@@ -288,6 +289,58 @@ def test_compare_lru():
             wanted = count_lru(prompts, trace_block, 64, row["blocks"])
             expect(round(row["lru_hit_ratio"] * found["prompt_tokens"]), wanted,
                    f"trace block {trace_block}, {row['blocks']} blocks: hits of LRU")
+
+
+def test_compare_memory():
+    found = run_json("replay", "--limit", "80", "--compare", "memory", "--eager", "--headroom",
+                     "0.3", "--lend", "1", "--check-every", "50", "--max-running", "64",
+                     "--step-ms", "400")
+    check_keys("replay", found)
+    rows = found["compare"]["rows"]
+    expect([row["share"] for row in rows], [0.1, 0.25, 0.5, 1.0], "shares")
+    assert any(row["preempted"] for row in rows), "no row was short of blocks"
+    for row in rows:
+        where = f"{row['blocks']} blocks"
+        expect(row["check_failures"] + row["lend_failures"] + row["preempted_for_lends"], 0, where)
+        expect(row["lent_peak_blocks"], row["blocks"] - row["blocks_base"], "most that was lent")
+        assert row["hit_ratio"] >= row["lru_hit_ratio"], f"{where}: plain LRU hits more"
+        assert row["hit_ratio"] <= row["infinite_hit_ratio"] + row["partial_gain"] + 0.2, where
+
+
+def test_host_tier():
+    base = ["replay", "--limit", "80", "--memory", "8%", "--eager", "--max-running", "64",
+            "--step-ms", "400", "--check-every", "20"]
+    plain = run_json(*base)
+    found = run_json(*base, "--host", "40%", "--preempt", "swap", "--demote", "--priority", "0.5")
+    check_keys("replay", found)
+    for key in ["host", "priority"]:
+        check_keys("replay", found[key], key)
+    expect(found["check_failures"], 0, "check failures")
+    expect(found["output_tokens"], plain["output_tokens"], "output tokens")
+    assert found["host"]["swapped_out"] > 0, "nothing was swapped"
+    expect(found["host"]["swapped_in"], found["host"]["swapped_out"], "swapped back in")
+    assert found["hit_tokens"] > plain["hit_tokens"], "the host tier brought no hits"
+    assert found["host"]["hit_tokens"] > 0, "no hits on the host"
+
+
+def test_over_time():
+    found = run_json("replay", "--limit", "40", "--over-time", "7", "--until", "1000000")
+    expect(len(found["over_time"]), 7, "moments")
+    times = [moment["time_s"] for moment in found["over_time"]]
+    expect(times, sorted(times), "order of moments")
+
+
+def test_continued_tails():
+    lines = [{"session": "s", "agent": "main", "t": 100 * i, "input_length": n, "output_length": 90,
+              "hash_runs": [[0, n // 64]]} for i, n in enumerate([100, 200, 300])]
+    text = "".join(json.dumps(line) + "\n" for line in lines)
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(folder, "trace.jsonl", text)
+        alone = run_json("replay", "--trace", path)
+        found = run_json("replay", "--trace", path, "--continue-tails")
+    expect(alone["partial_hit_tokens"], 0, "partial hits of private tails")
+    expect(found["partial_hit_tokens"], 36 + 8, "partial hits of tails that go on")
+    expect(found["hit_tokens"] - found["partial_hit_tokens"], alone["hit_tokens"], "whole blocks")
 
 
 def as_runs(ids):

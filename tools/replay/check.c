@@ -5,8 +5,9 @@
 
 #include "tools/common/clock.h"
 #include "tools/common/out.h"
+#include "tools/replay/compare.h"
 
-enum { QUERY_EACH_STEP = 65536 };
+enum { SMALL_POOL = 4096, LARGE_BLOCKS = 512 };
 
 struct stopwatch manager_begin(void)
 {
@@ -45,10 +46,7 @@ void replay_settle_copies(struct replay *r)
     if (r->options.attend_rate > 0)
         out_must(lkv_pool_apply_copies(p->pool, 0, NULL), "block copies");
     else
-        out_must(lkv_pool_take_copies(p->pool, p->copies,
-                                      r->options.infinite ? 4 : r->options.max_running + 1, 0,
-                                      &num),
-                 "block copies");
+        out_must(lkv_pool_take_copies(p->pool, p->copies, p->max_copies, 0, &num), "block copies");
 }
 
 void replay_count_hits(struct replay *r, uint64_t prompt_tokens, const lkv_admission *a)
@@ -57,6 +55,7 @@ void replay_count_hits(struct replay *r, uint64_t prompt_tokens, const lkv_admis
     r->result.prompt_tokens += prompt_tokens;
     r->result.hit_tokens += a->hit_tokens;
     r->result.partial_hit_tokens += a->partial_hit_tokens;
+    r->result.host.hit_tokens += a->host_hit_blocks * r->options.block_tokens;
 }
 
 static void thin(struct timeline *t)
@@ -78,6 +77,10 @@ static void keep_sample(struct replay *r, const lkv_pool_stats *s, struct sample
     sample.hit_ratio = r->result.prompt_tokens
                            ? (double)r->result.hit_tokens / (double)r->result.prompt_tokens
                            : 0;
+    sample.allocated = (int64_t)s->metadata_allocated_bytes;
+    sample.active = (int64_t)s->metadata_active_bytes;
+    sample.resident = (int64_t)s->metadata_resident_bytes;
+    sample.rss_growth = r->options.over_time ? compare_rss_bytes() - r->rss_before : 0;
     if (!t->samples)
         t->samples = out_alloc(2 * TIMELINE_POINTS, sizeof *t->samples);
     t->samples[t->count++] = sample;
@@ -91,7 +94,8 @@ void replay_sample(struct replay *r, double time_s, uint64_t running, uint64_t w
     if (!t->stride)
         t->stride = 1;
     const uint64_t seen = t->seen++;
-    if (seen % t->stride && seen % (1 + r->pool.num_blocks / QUERY_EACH_STEP))
+    const uint64_t n = r->pool.num_blocks, peak_steps = n <= SMALL_POOL ? 1 : n / LARGE_BLOCKS;
+    if (seen % t->stride && seen % peak_steps)
         return; /* a query may walk the blocks: in large pools not every step can have one */
     lkv_pool_stats stats = {.size = sizeof stats};
     out_must(lkv_pool_query(r->pool.pool, &stats), "pool statistics");

@@ -1,6 +1,7 @@
 /* In: a trace by arrival and the never-evicting run over it. Out: at each share of the working set,
- * the hits of the manager and of plain block LRU with as many blocks, over the same prompts in the
- * same order. Prompts live one at a time: what is compared is which blocks a cache keeps. */
+ * the hits of the manager and of plain block LRU with as many blocks. lru: the same prompts in the
+ * same order, one at a time: what is compared is which blocks a cache keeps. memory: the whole
+ * scheduler, LRU driven through the same admissions, commits, frees and lends. */
 #include "tools/replay/compare.h"
 
 #include <stdio.h>
@@ -9,11 +10,12 @@
 #include "tools/replay/heaps.h"
 #include "tools/replay/lru.h"
 
+enum { NUM_SHARES = 4 };
 static const double shares[NUM_SHARES] = {0.10, 0.25, 0.50, 1.00};
 
-static double share_of(uint64_t part, uint64_t whole)
+static json_t *share_of(uint64_t part, uint64_t whole)
 {
-    return whole ? (double)part / (double)whole : 0;
+    return out_number(whole ? (double)part / (double)whole : 0);
 }
 
 static uint64_t lru_hits(const struct replay *r, uint64_t num_blocks)
@@ -28,85 +30,121 @@ static uint64_t lru_hits(const struct replay *r, uint64_t num_blocks)
     return hits;
 }
 
-static void run_share(struct replay *r, struct compare_row *row)
+/* prompt: what ratios are of; r: the never-evicting run */
+static json_t *row_json(const struct replay *r, const struct replay_result *x, double share,
+                        uint64_t prompt)
 {
-    struct replay sub = {.options = r->options, .trace = r->trace};
-    sub.options.blocks = (uint64_t)(row->share * (double)r->result.working_set_blocks) + 1;
-    replay_open(&sub);
-    replay_infinite(&sub);
-    replay_check(&sub);
-    lkv_pool_stats stats = {.size = sizeof stats};
-    out_must(lkv_pool_query(sub.pool.pool, &stats), "pool statistics");
-    row->blocks = stats.blocks_base;
-    row->evicted = stats.evicted_blocks;
-    row->hit_tokens = sub.result.hit_tokens;
-    row->partial_hit_tokens = sub.result.partial_hit_tokens;
-    row->never_fits = sub.result.never_fits;
-    row->manager_cpu_s = sub.result.manager_cpu_s;
-    r->result.checks += sub.result.checks;
-    r->result.check_failures += sub.result.check_failures;
-    sub.trace = (struct trace){0}; /* it is r's */
-    replay_close(&sub);
-    row->lru_hit_tokens = lru_hits(r, row->blocks);
+    return json_pack("{s:o,s:I,s:o,s:o,s:o,s:o,s:o,s:I,s:I,s:o}", "share", out_number(share),
+                     "blocks", (json_int_t)x->stats.blocks_total, "hit_ratio",
+                     share_of(x->hit_tokens, prompt), "whole_block_hit_ratio",
+                     share_of(x->hit_tokens - x->partial_hit_tokens, prompt), "partial_gain",
+                     share_of(x->partial_hit_tokens, prompt), "lru_hit_ratio",
+                     share_of(x->lru_hit_tokens, prompt), "infinite_hit_ratio",
+                     share_of(r->result.hit_tokens, r->result.prompt_tokens), "never_fits",
+                     (json_int_t)x->never_fits, "evicted", (json_int_t)x->stats.evicted_blocks,
+                     "manager_cpu_s", out_number(x->manager_cpu_s));
 }
 
-void compare_lru(struct replay *r)
+static void add_schedule(json_t *row, struct replay_result *x)
 {
-    for (int i = 0; i < NUM_SHARES; i++) {
-        r->result.compare[i].share = shares[i];
-        run_share(r, &r->result.compare[i]);
+    json_t *more = json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:I,s:o,s:I,s:I}", "requests", (json_int_t)x->requests,
+        "partial_hit_tokens", (json_int_t)x->partial_hit_tokens, "output_tokens",
+        (json_int_t)x->output_tokens, "steps", (json_int_t)x->steps, "preempted",
+        (json_int_t)x->preempted, "preempted_for_lends", (json_int_t)x->lend.preempted_for, "lends",
+        (json_int_t)x->lend.lends, "lend_failures", (json_int_t)x->lend.failures, "lend_us",
+        series_p50_p99(&x->lend.us), "lent_peak_blocks", (json_int_t)x->lend.peak_blocks,
+        "blocks_base", (json_int_t)x->stats.blocks_base);
+    json_object_update(row, more);
+    json_decref(more);
+    json_object_set_new(row, "checks", json_integer((json_int_t)x->checks));
+    json_object_set_new(row, "check_failures", json_integer((json_int_t)x->check_failures));
+}
+
+static void add_failures(struct replay *r, const struct replay_result *x)
+{
+    r->result.checks += x->checks;
+    r->result.check_failures += x->check_failures;
+    r->result.lend.failures += x->lend.failures;
+    r->result.lend.preempted_for += x->lend.preempted_for;
+}
+
+static void run_share(struct replay *r, double share)
+{
+    struct replay sub = {.options = r->options, .trace = r->trace};
+    const int schedule = r->options.compare == COMPARE_MEMORY;
+    sub.options.blocks = (uint64_t)(share * (double)r->result.working_set_blocks) + 1;
+    sub.options.memory = (struct replay_amount){0, 0};
+    replay_open(&sub);
+    if (schedule) {
+        struct lru *lru = lru_new(sub.options.blocks, sub.options.block_tokens);
+        replay_schedule_beside(&sub, lru);
+        lru_free(lru);
+    } else {
+        replay_infinite(&sub);
+        sub.result.lru_hit_tokens = lru_hits(r, sub.options.blocks);
     }
+    replay_check(&sub);
+    sub.result.stats.size = sizeof sub.result.stats;
+    out_must(lkv_pool_query(sub.pool.pool, &sub.result.stats), "pool statistics");
+    const uint64_t prompt = schedule ? sub.result.prompt_tokens : r->result.prompt_tokens;
+    json_t *row = row_json(r, &sub.result, share, prompt);
+    if (schedule)
+        add_schedule(row, &sub.result);
+    json_array_append_new(r->result.compare, row);
+    add_failures(r, &sub.result);
+    sub.trace = (struct trace){0}; /* it is r's */
+    replay_close(&sub);
+}
+
+void compare_shares(struct replay *r)
+{
+    r->result.compare = json_array();
+    for (int i = 0; i < NUM_SHARES; i++)
+        run_share(r, shares[i]);
 }
 
 static void print_shares(const struct replay *r)
 {
-    static const char *const heads[] = {"pool",           "blocks",      "hits %",
-                                        "whole blocks %", "plain LRU %", "never evicting %",
-                                        "never fit",      "evicted"};
-    const struct replay_result *x = &r->result;
-    struct out_table *t = out_table_new(sizeof heads / sizeof *heads, heads);
-    for (int i = 0; i < NUM_SHARES; i++) {
-        const struct compare_row *c = &x->compare[i];
-        out_cell(t, "%.0f %%", 100 * c->share);
-        out_cell(t, "%llu", (unsigned long long)c->blocks);
-        out_cell(t, "%.2f", 100 * share_of(c->hit_tokens, x->prompt_tokens));
-        out_cell(t, "%.2f",
-                 100 * share_of(c->hit_tokens - c->partial_hit_tokens, x->prompt_tokens));
-        out_cell(t, "%.2f", 100 * share_of(c->lru_hit_tokens, x->prompt_tokens));
-        out_cell(t, "%.2f", 100 * share_of(x->hit_tokens, x->prompt_tokens));
-        out_cell(t, "%llu", (unsigned long long)c->never_fits);
-        out_cell(t, "%llu", (unsigned long long)c->evicted);
+    static const struct {
+        const char *head, *key;
+        double factor;
+    } columns[] = {{"pool %", "share", 100},
+                   {"blocks", "blocks", 1},
+                   {"hits %", "hit_ratio", 100},
+                   {"whole blocks %", "whole_block_hit_ratio", 100},
+                   {"plain LRU %", "lru_hit_ratio", 100},
+                   {"never evicting %", "infinite_hit_ratio", 100},
+                   {"never fit", "never_fits", 1},
+                   {"evicted", "evicted", 1},
+                   {"preempted", "preempted", 1},
+                   {"for lends", "preempted_for_lends", 1},
+                   {"lends", "lends", 1}};
+    const size_t num = r->options.compare == COMPARE_MEMORY ? 11 : 8;
+    const char *heads[11];
+    for (size_t i = 0; i < num; i++)
+        heads[i] = columns[i].head;
+    struct out_table *t = out_table_new(num, heads);
+    size_t i;
+    json_t *row;
+    json_array_foreach(r->result.compare, i, row)
+    {
+        for (size_t c = 0; c < num; c++) {
+            const json_t *value = json_object_get(row, columns[c].key);
+            out_cell(t, json_is_integer(value) ? "%.0f" : "%.2f",
+                     columns[c].factor * json_number_value(value));
+        }
     }
     out_table_print(t, stdout);
-}
-
-static json_t *row_json(const struct replay *r, const struct compare_row *c)
-{
-    const uint64_t prompt = r->result.prompt_tokens;
-    const uint64_t whole = c->hit_tokens - c->partial_hit_tokens;
-    return json_pack(
-        "{s:o,s:I,s:o,s:o,s:o,s:o,s:o,s:I,s:I,s:o}", "share", out_number(c->share), "blocks",
-        (json_int_t)c->blocks, "hit_ratio", out_number(share_of(c->hit_tokens, prompt)),
-        "whole_block_hit_ratio", out_number(share_of(whole, prompt)), "partial_gain",
-        out_number(share_of(c->partial_hit_tokens, prompt)), "lru_hit_ratio",
-        out_number(share_of(c->lru_hit_tokens, prompt)), "infinite_hit_ratio",
-        out_number(share_of(r->result.hit_tokens, prompt)), "never_fits", (json_int_t)c->never_fits,
-        "evicted", (json_int_t)c->evicted, "manager_cpu_s", out_number(c->manager_cpu_s));
-}
-
-static json_t *shares_json(const struct replay *r)
-{
-    json_t *rows = json_array();
-    for (int i = 0; i < NUM_SHARES; i++)
-        json_array_append_new(rows, row_json(r, &r->result.compare[i]));
-    return json_pack("{s:s,s:o}", "with", "lru", "rows", rows);
 }
 
 json_t *compare_json(const struct replay *r, const json_t *own)
 {
     switch (r->options.compare) {
     case COMPARE_LRU:
-        return shares_json(r);
+        return json_pack("{s:s,s:O}", "with", "lru", "rows", r->result.compare);
+    case COMPARE_MEMORY:
+        return json_pack("{s:s,s:O}", "with", "memory", "rows", r->result.compare);
     case COMPARE_MALLOC:
         return heaps_json(r, own);
     default:
@@ -116,7 +154,7 @@ json_t *compare_json(const struct replay *r, const json_t *own)
 
 void compare_print(struct replay *r)
 {
-    if (r->options.compare == COMPARE_LRU)
+    if (r->result.compare)
         print_shares(r);
     if (r->options.compare != COMPARE_MALLOC)
         return;

@@ -74,9 +74,9 @@ void compare_malloc(struct replay *r, int argc, char *const *argv)
 /* A library that cannot tell what its arena holds is one on libc. */
 static json_t *row_of(const json_t *result)
 {
-    static const char *const keys[] = {"metadata_bytes", "metadata_active_bytes",
+    static const char *const keys[] = {"metadata_bytes",          "metadata_active_bytes",
                                        "metadata_resident_bytes", "rss_growth_bytes",
-                                       "manager_cpu_s"};
+                                       "manager_cpu_s",           "over_time"};
     const int libc = json_is_null(json_object_get(result, "metadata_resident_bytes"));
     json_t *row = json_pack("{s:s}", "heap", libc ? "libc" : "arena");
     for (size_t i = 0; i < sizeof keys / sizeof *keys; i++)
@@ -102,6 +102,8 @@ void heaps_print(const json_t *compare)
     {
         json_object_foreach(row, key, value)
         {
+            if (!strcmp(key, "over_time"))
+                continue;
             if (json_is_string(value))
                 out_cell(t, "%s", json_string_value(value));
             else if (json_is_null(value))

@@ -1,7 +1,7 @@
-/* In: requests as runs of ids, one after the other. Out: hits of a cache of whole blocks. A block's
- * name is a hash of all ids up to its end, made from the trace and not from tokens. Blocks of a
- * freed prompt go to the recent end, the last block first, so that a prefix outlives what hangs on
- * it; an admission takes unnamed blocks first and then the oldest ones. */
+/* In: requests as runs of ids, and what a scheduler does with them. Out: hits of a cache of whole
+ * blocks. A block's name is a hash of all ids up to its end, made from the trace and not from
+ * tokens. Blocks of a freed sequence go to the recent end, the last block first, so that a prefix
+ * outlives what hangs on it; an admission takes unnamed blocks first and then the oldest ones. */
 #include "tools/replay/lru.h"
 
 #include <stdlib.h>
@@ -13,16 +13,24 @@ enum { NONE = UINT32_MAX };
 
 struct entry {
     uint64_t name;
-    uint32_t older, newer; /* in the list of recency; unused while an admission holds the block */
+    uint32_t older, newer; /* in the list of recency, while nobody uses it */
     uint32_t next;         /* in its bucket, or in the list of unnamed blocks */
+    uint32_t users;
+    int named;
 };
 
 struct lru {
     struct entry *entries;
     uint32_t *buckets;
-    uint64_t num_blocks, mask, names_capacity;
+    uint64_t num_entries, capacity, mask, num_unnamed, lent;
     uint32_t block_tokens, oldest, newest, unnamed;
-    uint64_t *names;
+};
+
+struct lru_seq {
+    const struct trace *trace;
+    uint64_t request, chain, run, in_run; /* where the naming of its blocks stands */
+    uint64_t num_named, num_blocks, capacity;
+    uint32_t *blocks;
 };
 
 struct lru *lru_new(uint64_t num_blocks, uint32_t block_tokens)
@@ -33,7 +41,9 @@ struct lru *lru_new(uint64_t num_blocks, uint32_t block_tokens)
         buckets *= 2;
     *l = (struct lru){.entries = out_alloc(num_blocks, sizeof *l->entries),
                       .buckets = out_alloc(buckets, sizeof *l->buckets),
-                      .num_blocks = num_blocks,
+                      .num_entries = num_blocks,
+                      .capacity = num_blocks,
+                      .num_unnamed = num_blocks,
                       .mask = buckets - 1,
                       .block_tokens = block_tokens,
                       .oldest = NONE,
@@ -50,9 +60,10 @@ struct lru *lru_new(uint64_t num_blocks, uint32_t block_tokens)
 
 void lru_free(struct lru *l)
 {
+    if (!l)
+        return;
     free(l->entries);
     free(l->buckets);
-    free(l->names);
     free(l);
 }
 
@@ -64,37 +75,31 @@ static uint32_t piece_tokens(const struct lru *l, const struct trace *t)
     return l->block_tokens < t->block_tokens ? l->block_tokens : t->block_tokens;
 }
 
-static void name_room(struct lru *l, uint64_t n)
+/* Tokens beyond the ids, or generated after them, are nobody else's. */
+static uint64_t piece_name(struct lru_seq *s, uint64_t piece, uint32_t tokens)
 {
-    if (n <= l->names_capacity)
-        return;
-    l->names_capacity = n + n / 2;
-    l->names = out_grow(l->names, l->names_capacity * sizeof *l->names);
+    const struct trace *t = s->trace;
+    const struct trace_request *q = &t->requests[s->request];
+    const uint64_t parts = t->block_tokens / tokens;
+    while (s->run < q->num_runs && s->in_run == t->runs[q->first_run + s->run].count * parts) {
+        s->run++;
+        s->in_run = 0;
+    }
+    if (s->run == q->num_runs || (piece + 1) * tokens > q->input_length)
+        return mix64(~s->request) + piece;
+    const uint64_t id = t->runs[q->first_run + s->run].first + s->in_run / parts;
+    return id * parts + s->in_run++ % parts;
 }
 
-/* Names of the whole blocks of a prompt. */
-static uint64_t make_names(struct lru *l, const struct trace *t, uint64_t request)
+/* The name of the sequence's next block, and the place after it. */
+static uint64_t next_name(const struct lru *l, struct lru_seq *s)
 {
-    const struct trace_request *q = &t->requests[request];
-    const uint32_t piece = piece_tokens(l, t), pieces = l->block_tokens / piece;
-    const uint64_t blocks = q->input_length / l->block_tokens, parts = t->block_tokens / piece;
-    uint64_t chain = mix64(q->space + 1), run = 0, in_run = 0;
-    name_room(l, blocks + 1);
-    for (uint64_t i = 0; i < blocks * pieces; i++) {
-        uint64_t what = mix64(~request) + i; /* past the ids: nobody else's */
-        while (run < q->num_runs && in_run == t->runs[q->first_run + run].count * parts) {
-            run++;
-            in_run = 0;
-        }
-        if (run < q->num_runs) {
-            const uint64_t id = t->runs[q->first_run + run].first + in_run / parts;
-            what = id * parts + in_run++ % parts;
-        }
-        chain = mix64(chain ^ mix64(what));
-        if (i % pieces == pieces - 1)
-            l->names[i / pieces] = chain;
-    }
-    return blocks;
+    const uint32_t piece = piece_tokens(l, s->trace);
+    const uint64_t pieces = l->block_tokens / piece;
+    for (uint64_t i = 0; i < pieces; i++)
+        s->chain = mix64(s->chain ^ mix64(piece_name(s, s->num_named * pieces + i, piece)));
+    s->num_named++;
+    return s->chain;
 }
 
 /* ---- blocks */
@@ -122,63 +127,138 @@ static void append_recency(struct lru *l, uint32_t i)
     l->newest = i;
 }
 
-static void forget(struct lru *l, uint32_t i)
-{
-    uint32_t *link = &l->buckets[l->entries[i].name & l->mask];
-    while (*link != i)
-        link = &l->entries[*link].next;
-    *link = l->entries[i].next;
-}
-
-static uint32_t take(struct lru *l)
-{
-    uint32_t i = l->unnamed;
-    if (i != NONE) {
-        l->unnamed = l->entries[i].next;
-        return i;
-    }
-    i = l->oldest;
-    unlink_recency(l, i);
-    forget(l, i);
-    return i;
-}
-
 static void give_back(struct lru *l, uint32_t i)
 {
     l->entries[i].next = l->unnamed;
     l->unnamed = i;
+    l->num_unnamed++;
 }
 
-static uint32_t name_block(struct lru *l, uint64_t name)
+static void evict_oldest(struct lru *l)
 {
-    const uint32_t i = take(l);
-    uint32_t *bucket = &l->buckets[name & l->mask];
-    l->entries[i].name = name;
-    l->entries[i].next = *bucket;
-    *bucket = i;
+    const uint32_t i = l->oldest;
+    uint32_t *link = &l->buckets[l->entries[i].name & l->mask];
+    unlink_recency(l, i);
+    while (*link != i)
+        link = &l->entries[*link].next;
+    *link = l->entries[i].next;
+    l->entries[i].named = 0;
+    give_back(l, i);
+}
+
+static void make_more(struct lru *l)
+{
+    if (l->num_entries == l->capacity) {
+        l->capacity += l->capacity / 8 + 64;
+        l->entries = out_grow(l->entries, l->capacity * sizeof *l->entries);
+    }
+    l->entries[l->num_entries] = (struct entry){0};
+    give_back(l, (uint32_t)l->num_entries++);
+}
+
+static uint32_t take(struct lru *l)
+{
+    if (l->num_unnamed <= l->lent && l->oldest != NONE)
+        evict_oldest(l);
+    if (!l->num_unnamed)
+        make_more(l);
+    const uint32_t i = l->unnamed;
+    l->unnamed = l->entries[i].next;
+    l->num_unnamed--;
+    l->entries[i].users = 1;
     return i;
+}
+
+/* ---- what a scheduler does */
+
+static uint32_t *place_for(struct lru_seq *s)
+{
+    if (s->num_blocks == s->capacity) {
+        s->capacity = s->capacity ? 2 * s->capacity : 64;
+        s->blocks = out_grow(s->blocks, s->capacity * sizeof *s->blocks);
+    }
+    return &s->blocks[s->num_blocks++];
+}
+
+struct lru_seq *lru_admit(struct lru *l, const struct trace *t, uint64_t request,
+                          uint64_t num_tokens, uint64_t *hit_tokens)
+{
+    struct lru_seq *s = out_alloc(1, sizeof *s);
+    *s = (struct lru_seq){
+        .trace = t, .request = request, .chain = mix64(t->requests[request].space + 1)};
+    const uint64_t usable = (num_tokens - 1) / l->block_tokens; /* the last token runs anew */
+    while (s->num_named < usable) {
+        const struct lru_seq before = *s;
+        const uint32_t i = find(l, next_name(l, s));
+        if (i == NONE) {
+            *s = before;
+            break;
+        }
+        if (!l->entries[i].users++)
+            unlink_recency(l, i);
+        *place_for(s) = i;
+    }
+    *hit_tokens = s->num_named * l->block_tokens;
+    lru_grow(l, s, num_tokens);
+    return s;
+}
+
+void lru_grow(struct lru *l, struct lru_seq *s, uint64_t num_tokens)
+{
+    while (s->num_blocks * l->block_tokens < num_tokens)
+        *place_for(s) = take(l);
+}
+
+void lru_commit(struct lru *l, struct lru_seq *s, uint64_t num_tokens)
+{
+    while ((s->num_named + 1) * l->block_tokens <= num_tokens) {
+        const uint32_t i = s->blocks[s->num_named];
+        const uint64_t name = next_name(l, s);
+        if (find(l, name) != NONE) /* another sequence was first: this one's stays unnamed */
+            continue;
+        uint32_t *bucket = &l->buckets[name & l->mask];
+        l->entries[i].name = name;
+        l->entries[i].named = 1;
+        l->entries[i].next = *bucket;
+        *bucket = i;
+    }
+}
+
+void lru_drop(struct lru *l, struct lru_seq *s)
+{
+    for (uint64_t k = s->num_blocks; k-- > 0;) {
+        const uint32_t i = s->blocks[k];
+        if (--l->entries[i].users)
+            continue;
+        if (l->entries[i].named)
+            append_recency(l, i);
+        else
+            give_back(l, i);
+    }
+    free(s->blocks);
+    free(s);
+}
+
+void lru_lend(struct lru *l, uint64_t num_blocks)
+{
+    l->lent += num_blocks;
+    while (l->num_unnamed < l->lent && l->oldest != NONE)
+        evict_oldest(l);
+}
+
+void lru_return(struct lru *l, uint64_t num_blocks)
+{
+    l->lent -= num_blocks;
 }
 
 uint64_t lru_request(struct lru *l, const struct trace *t, uint64_t request)
 {
     const uint64_t length = t->requests[request].input_length;
-    const uint64_t blocks = (length + l->block_tokens - 1) / l->block_tokens;
-    if (blocks > l->num_blocks)
+    uint64_t hits;
+    if ((length + l->block_tokens - 1) / l->block_tokens > l->num_entries)
         return UINT64_MAX;
-    const uint64_t whole = make_names(l, t, request);
-    const uint64_t usable = (length - 1) / l->block_tokens; /* the last token is computed anew */
-    uint64_t hits = 0;
-    while (hits < usable && find(l, l->names[hits]) != NONE)
-        hits++;
-    for (uint64_t i = 0; i < whole; i++) { /* held, so that none is evicted by the ones after it */
-        const uint32_t block = find(l, l->names[i]);
-        if (block != NONE)
-            unlink_recency(l, block);
-        l->names[i] = block != NONE ? block : name_block(l, l->names[i]);
-    }
-    if (blocks > whole) /* the tail that is not full displaces a block for as long as it lives */
-        give_back(l, take(l));
-    for (uint64_t i = whole; i-- > 0;)
-        append_recency(l, (uint32_t)l->names[i]);
-    return hits * l->block_tokens;
+    struct lru_seq *s = lru_admit(l, t, request, length, &hits);
+    lru_commit(l, s, length);
+    lru_drop(l, s);
+    return hits;
 }

@@ -9,14 +9,24 @@
 #include "tools/replay/expand.h"
 #include "tools/replay/trace.h"
 
+enum { COMPARE_NONE, COMPARE_LRU, COMPARE_MEMORY, COMPARE_MALLOC };
+
+struct replay_amount { /* of memory; both 0: not given */
+    uint64_t bytes;    /* over all layers of the model */
+    double share;      /* of the trace's working set */
+};
+
 struct replay_options {
     const char *trace, *json, *report, *preset;
     uint32_t format, encode_flags, block_tokens, max_running, chunk, layers, heads, threads;
-    uint32_t check_every;
-    uint64_t blocks, memory_bytes, limit, seed;
-    double headroom, attend_rate, step_ms, session_gap_s;
-    int infinite, no_partial;
-    enum { COMPARE_NONE, COMPARE_LRU, COMPARE_MALLOC } compare;
+    uint32_t check_every, over_time;
+    uint64_t blocks, limit, seed;
+    struct replay_amount memory;
+    double headroom, attend_rate, step_ms, session_gap_s, until_s;
+    double lend_share, priority_share, priority_s;
+    struct replay_amount host;
+    int infinite, no_partial, continue_tails, eager, swap, demote;
+    uint32_t compare;    /* COMPARE_* */
     const char *library; /* with COMPARE_MALLOC: the other liblatentkv */
 };
 
@@ -29,6 +39,7 @@ struct replay_pool {
     uint64_t kv_block_bytes; /* one block of all layers of the model */
     uint32_t table_width;    /* blocks of the longest request */
     int32_t *copies;         /* METADATA_ONLY: pairs taken from the pool */
+    uint64_t max_copies, host_blocks;
 };
 
 /* A point of the plots. */
@@ -38,6 +49,7 @@ struct sample {
     double waste;        /* of the tokens that in-use blocks can hold */
     double hit_ratio;    /* so far */
     double running, waiting;
+    int64_t allocated, active, resident, rss_growth; /* bytes of metadata; of the process */
 };
 
 struct timeline { /* at most 2 * TIMELINE_POINTS samples: it thins itself */
@@ -53,14 +65,19 @@ struct attend_result {
     uint64_t failures;        /* rows or records beyond their bound */
 };
 
-/* One size of pool of --compare lru. */
-struct compare_row {
-    double share; /* of the working set */
-    uint64_t blocks, evicted, never_fits;
-    uint64_t hit_tokens, partial_hit_tokens, lru_hit_tokens;
-    double manager_cpu_s;
+/* The host tier. */
+struct host_result {
+    uint64_t swapped_out, swapped_in, refused; /* sequences; refused: computed again instead */
+    uint64_t hit_tokens;                       /* of the hits, on the host alone */
 };
-enum { NUM_SHARES = 4 };
+
+/* Fallback slots between the steps. */
+struct lend_result {
+    uint64_t lends, failures; /* failures: of lends within the headroom */
+    uint64_t peak_blocks;
+    uint64_t preempted_for; /* preemptions while KV was within its base: must be 0 */
+    struct series us;
+};
 
 struct replay_result {
     uint64_t requests, prompt_tokens, hit_tokens, partial_hit_tokens, output_tokens;
@@ -71,7 +88,11 @@ struct replay_result {
     struct series match_admit_us, step_us;
     struct timeline timeline;
     struct attend_result attend;
-    struct compare_row compare[NUM_SHARES];
+    struct lend_result lend;
+    struct host_result host;
+    uint64_t lru_hit_tokens; /* of plain LRU driven through the same steps */
+    uint64_t priority_requests, priority_prompt_tokens, priority_hit_tokens;
+    json_t *compare; /* rows of --compare lru and memory */
     int64_t
         rss_growth_bytes; /* anonymous memory of the process: at the end, less before the pool */
     json_t *other_heap;   /* --compare malloc: what the other library's process wrote */
@@ -85,6 +106,7 @@ struct replay {
     struct replay_pool pool;
     struct replay_result result;
     struct progress progress;
+    int64_t rss_before; /* there was a pool */
 };
 
 /* setup.c: sizes the pool by the options, creates context and pool; and the reverse. */
@@ -94,6 +116,10 @@ void replay_close(struct replay *r);
 /* infinite.c, scheduler.c: run the whole trace. */
 void replay_infinite(struct replay *r);
 void replay_schedule(struct replay *r);
+
+struct lru;
+/* The same, with plain LRU beside it; its hits are counted in the result. */
+void replay_schedule_beside(struct replay *r, struct lru *lru);
 
 /* check.c */
 /* The manager's time: wall and CPU, between begin and end; end gives the wall's seconds. */

@@ -27,9 +27,9 @@ static void put(json_t *to, const char *key, uint64_t value)
 }
 
 /* 0 is what the library's allocator cannot tell. */
-static void put_known(json_t *to, const char *key, uint64_t value)
+static json_t *known(int64_t value)
 {
-    json_object_set_new(to, key, value ? json_integer((json_int_t)value) : json_null());
+    return value ? json_integer(value) : json_null();
 }
 
 static void put_hits(json_t *to, const struct replay_result *x)
@@ -72,6 +72,69 @@ static json_t *attend_json(const struct replay *r)
                      (json_int_t)a->failures);
 }
 
+static json_t *lend_json(struct replay *r)
+{
+    struct lend_result *x = &r->result.lend;
+    if (!(r->options.lend_share > 0))
+        return json_null();
+    return json_pack("{s:I,s:I,s:I,s:I,s:o}", "lends", (json_int_t)x->lends, "failures",
+                     (json_int_t)x->failures, "peak_blocks", (json_int_t)x->peak_blocks,
+                     "preempted_for_lends", (json_int_t)x->preempted_for, "us",
+                     series_p50_p99(&x->us));
+}
+
+static json_t *host_json(const struct replay *r)
+{
+    const struct host_result *x = &r->result.host;
+    const lkv_pool_stats *s = &r->result.stats;
+    if (!r->pool.host_blocks)
+        return json_null();
+    return json_pack(
+        "{s:I,s:I,s:I,s:I,s:I,s:I,s:I}", "blocks", (json_int_t)r->pool.host_blocks, "hit_tokens",
+        (json_int_t)x->hit_tokens, "swapped_out", (json_int_t)x->swapped_out, "swapped_in",
+        (json_int_t)x->swapped_in, "swaps_refused", (json_int_t)x->refused, "demoted_blocks",
+        (json_int_t)s->demoted_blocks, "promoted_blocks", (json_int_t)s->promoted_blocks);
+}
+
+static json_t *priority_json(const struct replay *r)
+{
+    const struct replay_result *x = &r->result;
+    const uint64_t others = x->prompt_tokens - x->priority_prompt_tokens;
+    if (!(r->options.priority_share > 0))
+        return json_null();
+    return json_pack(
+        "{s:I,s:I,s:o,s:o}", "requests", (json_int_t)x->priority_requests, "prompt_tokens",
+        (json_int_t)x->priority_prompt_tokens, "hit_ratio",
+        out_number(ratio((double)x->priority_hit_tokens, (double)x->priority_prompt_tokens)),
+        "others_hit_ratio",
+        out_number(ratio((double)(x->hit_tokens - x->priority_hit_tokens), (double)others)));
+}
+
+static json_t *moment_json(const struct sample *s)
+{
+    return json_pack("{s:o,s:o,s:o,s:o,s:o,s:I,s:o,s:o,s:I}", "time_s", out_number(s->time_s),
+                     "in_use", out_number(s->in_use), "idle", out_number(s->idle), "hit_ratio",
+                     out_number(s->hit_ratio), "running", out_number(s->running), "metadata_bytes",
+                     (json_int_t)s->allocated, "metadata_active_bytes", known(s->active),
+                     "metadata_resident_bytes", known(s->resident), "rss_growth_bytes",
+                     (json_int_t)s->rss_growth);
+}
+
+static json_t *over_time_json(const struct replay *r)
+{
+    const struct timeline *t = &r->result.timeline;
+    const uint64_t wanted = r->options.over_time;
+    if (!wanted)
+        return json_null();
+    json_t *moments = json_array();
+    for (uint64_t i = 0; i < wanted && i < t->count; i++) {
+        const uint64_t n = wanted < t->count ? wanted : t->count;
+        const uint64_t at = n > 1 ? i * (t->count - 1) / (n - 1) : 0;
+        json_array_append_new(moments, moment_json(&t->samples[at]));
+    }
+    return moments;
+}
+
 json_t *replay_json(struct replay *r)
 {
     struct replay_result *x = &r->result;
@@ -91,11 +154,17 @@ json_t *replay_json(struct replay *r)
     json_object_set_new(to, "manager_cpu_s", out_number(x->manager_cpu_s));
     json_object_set_new(to, "wall_s", out_number(x->wall_s));
     put(to, "metadata_bytes", x->stats.metadata_allocated_bytes);
-    put_known(to, "metadata_active_bytes", x->stats.metadata_active_bytes);
-    put_known(to, "metadata_resident_bytes", x->stats.metadata_resident_bytes);
+    json_object_set_new(to, "metadata_active_bytes",
+                        known((int64_t)x->stats.metadata_active_bytes));
+    json_object_set_new(to, "metadata_resident_bytes",
+                        known((int64_t)x->stats.metadata_resident_bytes));
     json_object_set_new(to, "rss_growth_bytes", json_integer(x->rss_growth_bytes));
     put(to, "checks", x->checks);
     put(to, "check_failures", x->check_failures);
+    json_object_set_new(to, "lend", lend_json(r));
+    json_object_set_new(to, "host", host_json(r));
+    json_object_set_new(to, "priority", priority_json(r));
+    json_object_set_new(to, "over_time", over_time_json(r));
     json_object_set_new(to, "attend", attend_json(r));
     json_object_set_new(to, "compare", compare_json(r, to));
     return to;

@@ -5,47 +5,15 @@
  *
  *   arrivals -> waiting -> admit -> [prefill chunks -> decode ...] -> free
  *                  ^------------- preempted -------------'                     */
-#include "tools/replay/replay.h"
+#include "tools/replay/scheduler.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 #include "tools/common/out.h"
-#include "tools/replay/attend.h"
+#include "tools/common/rng.h"
 
-struct running {
-    lkv_seq seq;
-    uint64_t request;
-    uint64_t length;   /* known to the pool */
-    uint64_t computed; /* rows that have run */
-    uint32_t produced; /* output tokens; the last of them is appended by the next step */
-    uint64_t *chain;   /* with --attend: [input + output] */
-};
-
-struct waiting {
-    uint64_t request;
-    uint32_t produced;
-    int counted; /* its hits were counted at its first admission */
-};
-
-struct scheduler {
-    struct replay *r;
-    struct running *running; /* oldest first */
-    uint32_t num_running;
-    struct waiting *waiting; /* a ring; preempted ones return to its head */
-    uint64_t head, num_waiting, ring;
-    uint64_t next_arrival;
-    double now_s;
-    int32_t *known; /* prompt and generated tokens of one request */
-    uint64_t known_capacity;
-    struct attender *attender;
-    lkv_step step;
-    lkv_seq *seqs;
-    uint32_t *num_new, *num_rows;
-    uint64_t *row_begin;
-    int32_t *tokens;
-    struct attend_seq *chains;
-};
+enum { PRIORITY = 50, STUCK_STEPS = 16 };
 
 static const struct trace_request *request_of(const struct scheduler *s, uint64_t request)
 {
@@ -57,14 +25,14 @@ static void push_back(struct scheduler *s, struct waiting w)
     s->waiting[(s->head + s->num_waiting++) % s->ring] = w;
 }
 
-static void push_front(struct scheduler *s, struct waiting w)
+void scheduler_push_front(struct scheduler *s, struct waiting w)
 {
     s->head = (s->head + s->ring - 1) % s->ring;
     s->waiting[s->head] = w;
     s->num_waiting++;
 }
 
-static void pop_front(struct scheduler *s)
+void scheduler_pop_front(struct scheduler *s)
 {
     s->head = (s->head + 1) % s->ring;
     s->num_waiting--;
@@ -97,14 +65,6 @@ static uint64_t known_tokens(struct scheduler *s, const struct waiting *w)
     return total;
 }
 
-static uint64_t free_blocks(const struct scheduler *s)
-{
-    lkv_pool_stats t = {.size = sizeof t};
-    out_must(lkv_pool_query(s->r->pool.pool, &t), "pool statistics");
-    const uint64_t taken = t.blocks_in_use + t.blocks_pending + t.blocks_reserved;
-    return t.blocks_base > taken ? t.blocks_base - taken : 0;
-}
-
 static void start_running(struct scheduler *s, const struct waiting *w, lkv_seq seq, uint64_t total,
                           uint64_t hits)
 {
@@ -115,6 +75,11 @@ static void start_running(struct scheduler *s, const struct waiting *w, lkv_seq 
                           .length = total,
                           .computed = hits,
                           .produced = w->produced};
+    if (s->beside) {
+        uint64_t found;
+        n->beside = lru_admit(s->beside, &s->r->trace, w->request, total, &found);
+        s->r->result.lru_hit_tokens += w->counted ? 0 : found;
+    }
     if (!s->attender)
         return;
     n->chain = out_alloc(q->input_length + q->output_length + 1, sizeof *n->chain);
@@ -122,8 +87,23 @@ static void start_running(struct scheduler *s, const struct waiting *w, lkv_seq 
         n->chain[i] = attend_chain(i ? n->chain[i - 1] : 0, s->known[i]);
 }
 
+/* Milliseconds of the simulated clock. */
+static uint64_t ticks(double time_s)
+{
+    return (uint64_t)(time_s * 1e3) + 1;
+}
+
+/* A share of the sessions; where the trace has no sessions, of the requests. */
+static int has_priority(const struct scheduler *s, const struct trace_request *q)
+{
+    const uint64_t who =
+        s->r->trace.num_spaces > 1 ? q->space : (uint64_t)(q - s->r->trace.requests);
+    const double drawn = (double)(mix64(who ^ s->r->options.seed << 40) >> 11) * 0x1p-53;
+    return drawn < s->r->options.priority_share;
+}
+
 static lkv_status admit(struct scheduler *s, const struct waiting *w, uint64_t total,
-                        uint64_t spare, lkv_admission *admission)
+                        lkv_admission *admission)
 {
     const struct trace_request *q = request_of(s, w->request);
     const lkv_prompt prompt = {.size = sizeof prompt, .tokens = s->known, .num_tokens = total};
@@ -131,15 +111,15 @@ static lkv_status admit(struct scheduler *s, const struct waiting *w, uint64_t t
     lkv_admit_args args = {.size = sizeof args,
                            .match = &match,
                            .max_tokens = (uint64_t)q->input_length + q->output_length};
+    /* a block for each running sequence stays free, or admission would soon be undone */
+    if (!s->r->options.eager)
+        args.watermark_blocks = s->num_running + 1;
+    if (has_priority(s, q)) {
+        args.priority = PRIORITY;
+        args.priority_until = ticks(s->now_s + s->r->options.priority_s);
+    }
     const struct stopwatch begin = manager_begin();
     out_must(lkv_seq_match(s->r->pool.pool, &prompt, &match), "match");
-    const uint32_t block = s->r->options.block_tokens;
-    const uint64_t need = (total + block - 1) / block - match.hit_blocks;
-    /* a block for each running sequence stays free, or admission would soon be undone */
-    if (s->num_running && need + s->num_running + 1 > spare) {
-        manager_end(s->r, begin);
-        return LKV_E_NO_BLOCKS;
-    }
     lkv_seq seq;
     const lkv_status status = lkv_seq_admit(s->r->pool.pool, &prompt, &args, admission, &seq);
     const double us = 1e6 * manager_end(s->r, begin);
@@ -150,37 +130,54 @@ static lkv_status admit(struct scheduler *s, const struct waiting *w, uint64_t t
     return LKV_OK;
 }
 
+static void count_hits(struct scheduler *s, const struct waiting *w, uint64_t total,
+                       const lkv_admission *admission)
+{
+    struct replay_result *x = &s->r->result;
+    replay_count_hits(s->r, total, admission);
+    if (!has_priority(s, request_of(s, w->request)))
+        return;
+    x->priority_requests++;
+    x->priority_prompt_tokens += total;
+    x->priority_hit_tokens += admission->hit_tokens;
+}
+
 /* 1: go on with the next one; 0: it has to wait. */
-static int admit_first(struct scheduler *s, uint64_t *spare)
+static int admit_first(struct scheduler *s)
 {
     struct waiting w = s->waiting[s->head];
     lkv_admission admission = {.size = sizeof admission};
+    if (w.swapped.seq)
+        return pressure_swap_in(s);
     const uint64_t total = known_tokens(s, &w);
-    const lkv_status status = admit(s, &w, total, *spare, &admission);
+    const lkv_status status = admit(s, &w, total, &admission);
     if (s->num_running && (status == LKV_E_NO_BLOCKS || status == LKV_E_WAIT_PENDING))
         return 0;
-    pop_front(s);
+    scheduler_pop_front(s);
     if (status == LKV_E_NEVER_FITS) {
         s->r->result.never_fits++;
         return 1;
     }
     out_must(status, "admission");
-    *spare -= admission.needed < *spare ? admission.needed : *spare;
     if (!w.counted)
-        replay_count_hits(s->r, total, &admission);
-    if (admission.partial_hit_tokens)
+        count_hits(s, &w, total, &admission);
+    if (admission.partial_hit_tokens || admission.host_hit_blocks)
         replay_settle_copies(s->r);
     return 1;
 }
 
+/* Whoever had to wait is asked again when a sequence has ended, or now and then: others may have
+ * published what it hits. */
 static void admit_waiting(struct scheduler *s)
 {
-    if (!s->num_waiting || s->num_running == s->r->options.max_running)
+    if (s->stuck && --s->stuck)
         return;
-    uint64_t spare = free_blocks(s);
-    while (s->num_waiting && s->num_running < s->r->options.max_running)
-        if (!admit_first(s, &spare))
+    while (s->num_waiting && s->num_running < s->r->options.max_running) {
+        if (!admit_first(s)) {
+            s->stuck = STUCK_STEPS;
             return;
+        }
+    }
 }
 
 /* ---- one step */
@@ -214,20 +211,15 @@ static void plan_step(struct scheduler *s)
     s->step.num_seqs = s->num_running;
 }
 
-static void drop(struct scheduler *s, uint32_t i)
+void scheduler_drop(struct scheduler *s, uint32_t i)
 {
     out_must(lkv_seq_free(s->r->pool.pool, s->running[i].seq, 0), "free");
     free(s->running[i].chain);
+    if (s->running[i].beside)
+        lru_drop(s->beside, s->running[i].beside);
     memmove(&s->running[i], &s->running[i + 1], (s->num_running - i - 1) * sizeof *s->running);
     s->num_running--;
-}
-
-static void preempt_youngest(struct scheduler *s)
-{
-    const struct running *n = &s->running[s->num_running - 1];
-    push_front(s, (struct waiting){.request = n->request, .produced = n->produced, .counted = 1});
-    s->r->result.preempted++;
-    drop(s, s->num_running - 1);
+    s->stuck = 0;
 }
 
 static void run_step(struct scheduler *s)
@@ -241,7 +233,7 @@ static void run_step(struct scheduler *s)
             break;
         if (status != LKV_E_NO_BLOCKS || s->num_running < 2)
             out_must(status, "step");
-        preempt_youngest(s);
+        pressure_preempt(s, &result);
     }
     series_add(&s->r->result.step_us, 1e6 * manager_end(s->r, begin));
 }
@@ -255,6 +247,8 @@ static void advance(struct scheduler *s, struct running *n, uint32_t i)
         if (n->chain)
             n->chain[n->length] = attend_chain(n->chain[n->length - 1], token);
         n->length++;
+        if (n->beside)
+            lru_grow(s->beside, n->beside, n->length);
     }
     n->computed += s->num_rows[i];
 }
@@ -264,6 +258,8 @@ static void commit(struct scheduler *s, const struct running *n, uint32_t num_ro
     const uint32_t block = s->r->options.block_tokens;
     if (n->computed / block != (n->computed - num_rows) / block) /* whole blocks are published */
         out_must(lkv_seq_commit(s->r->pool.pool, n->seq, n->computed), "commit");
+    if (n->beside)
+        lru_commit(s->beside, n->beside, n->computed);
 }
 
 static void finish_step(struct scheduler *s)
@@ -280,7 +276,7 @@ static void finish_step(struct scheduler *s)
             s->r->result.output_tokens++;
         }
         if (n->produced >= wanted)
-            drop(s, i);
+            scheduler_drop(s, i);
     }
     manager_end(s->r, begin);
 }
@@ -304,6 +300,10 @@ static void one_step(struct scheduler *s)
         finish_step(s);
     }
     s->now_s += s->r->options.step_ms * 1e-3;
+    if (s->r->options.priority_share > 0)
+        out_must(lkv_pool_tick(s->r->pool.pool, ticks(s->now_s)), "the clock");
+    pressure_lend(s);
+    pressure_demote(s);
     replay_count_step(s->r);
     replay_sample(s->r, s->now_s, s->num_running, s->num_waiting);
 }
@@ -358,10 +358,16 @@ static void close_arrays(struct scheduler *s)
 
 void replay_schedule(struct replay *r)
 {
-    struct scheduler s = {.r = r};
+    replay_schedule_beside(r, NULL);
+}
+
+void replay_schedule_beside(struct replay *r, struct lru *lru)
+{
+    struct scheduler s = {.r = r, .beside = lru};
     trace_sort(&r->trace);
     s.now_s = r->trace.requests[0].arrival_s;
     open_arrays(&s);
+    pressure_open(&s);
     if (r->options.attend_rate > 0)
         s.attender = attender_new(r);
     progress_start(&r->progress, "replay", r->trace.num_requests);
@@ -374,5 +380,6 @@ void replay_schedule(struct replay *r)
     progress_end(&r->progress);
     r->result.simulated_s = s.now_s - r->trace.requests[0].arrival_s;
     attender_free(s.attender);
+    pressure_close(&s);
     close_arrays(&s);
 }

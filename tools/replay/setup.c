@@ -28,6 +28,7 @@ static lkv_pool_desc describe_pool(const struct replay *r, uint32_t layers)
         .max_seqs = o->infinite ? 4 : o->max_running + 1,
         .num_blocks = r->pool.num_blocks ? r->pool.num_blocks : ANY_NUM_BLOCKS,
         .fallback_headroom = o->headroom,
+        .host_blocks = r->pool.host_blocks,
     };
 }
 
@@ -46,6 +47,19 @@ static uint64_t infinite_blocks(const struct replay *r)
     return (uint64_t)((double)need * (1 + r->options.headroom)) + 1;
 }
 
+/* --compare memory begins with the run that never evicts. */
+static uint64_t wanted_blocks(const struct replay *r)
+{
+    const struct replay_options *o = &r->options;
+    if (o->blocks)
+        return o->blocks;
+    if (o->infinite || o->compare == COMPARE_MEMORY)
+        return infinite_blocks(r);
+    if (o->memory.share > 0)
+        return (uint64_t)(o->memory.share * (double)r->result.working_set_blocks) + 1;
+    return o->memory.bytes / r->pool.kv_block_bytes;
+}
+
 static void size_pool(struct replay *r)
 {
     const struct replay_options *o = &r->options;
@@ -54,9 +68,10 @@ static void size_pool(struct replay *r)
     p->table_width = trace_longest(&r->trace) / o->block_tokens + 2;
     r->result.working_set_blocks = trace_working_set(&r->trace, o->block_tokens);
     p->kv_block_bytes = query_block(r, layers).block_bytes * layers;
-    p->num_blocks = o->blocks     ? o->blocks
-                    : o->infinite ? infinite_blocks(r)
-                                  : o->memory_bytes / p->kv_block_bytes;
+    p->num_blocks = wanted_blocks(r);
+    p->host_blocks = o->host.share > 0
+                         ? (uint64_t)(o->host.share * (double)r->result.working_set_blocks) + 1
+                         : o->host.bytes / p->kv_block_bytes;
     if (!p->num_blocks)
         out_die("--memory holds no block: one of %u tokens takes %llu bytes over %u layers",
                 o->block_tokens, (unsigned long long)p->kv_block_bytes, layers);
@@ -74,7 +89,8 @@ void replay_open(struct replay *r)
     const lkv_pool_desc desc = describe_pool(r, 1);
     p->block = query_block(r, 1);
     out_must(lkv_pool_create(p->ctx, &desc, &p->pool), "the pool");
-    p->copies = out_alloc(2 * desc.max_seqs, sizeof *p->copies);
+    p->max_copies = desc.max_seqs + (p->host_blocks ? p->num_blocks + p->host_blocks : 0);
+    p->copies = out_alloc(2 * p->max_copies, sizeof *p->copies);
     r->expander = (struct expander){.trace = &r->trace, .seed = r->options.seed};
 }
 
@@ -87,5 +103,6 @@ void replay_close(struct replay *r)
     trace_free(&r->trace);
     series_free(&r->result.match_admit_us);
     series_free(&r->result.step_us);
+    series_free(&r->result.lend.us);
     free(r->result.timeline.samples);
 }

@@ -284,6 +284,16 @@ void trace_sort(struct trace *t)
         qsort(t->requests, t->num_requests, sizeof *t->requests, by_arrival);
 }
 
+uint64_t trace_cut(struct trace *t, double until_s)
+{
+    uint64_t kept = 0;
+    for (uint64_t i = 0; i < t->num_requests; i++)
+        if (t->requests[i].arrival_s < until_s)
+            t->requests[kept++] = t->requests[i];
+    t->num_requests = kept;
+    return kept;
+}
+
 void trace_free(struct trace *t)
 {
     free(t->requests);

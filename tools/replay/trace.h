@@ -39,6 +39,11 @@ void trace_add_ids(struct trace *t, uint32_t first, uint32_t count);
 void trace_read(struct trace *t, const char *path, uint64_t limit, double session_gap_s);
 /* Writes the Mooncake form. */
 void trace_write(const struct trace *t, const char *path);
+/* Keeps what arrives before until_s; how many that are. */
+uint64_t trace_cut(struct trace *t, double until_s);
+/* Where a later request has all whole ids of a request and goes on, its next id is appended to the
+ * earlier one's: the tokens past the ids are then the first ones of that id's block. */
+void trace_continue_tails(struct trace *t);
 /* Stable order by arrival. */
 void trace_sort(struct trace *t);
 void trace_free(struct trace *t);
