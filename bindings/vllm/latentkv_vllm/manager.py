@@ -26,6 +26,7 @@ import latentkv
 logger = init_logger("vllm.latentkv")
 NO_ROOM = (latentkv.NoBlocksError, latentkv.WaitPendingError, latentkv.NeverFitsError,
            latentkv.StaleHitError)
+WORTH_A_COPY = 8  # tokens; fewer are sooner computed than their block is copied
 USAGE_EVERY_SECONDS = 1.0  # a look at the pool's statistics walks all blocks
 
 
@@ -149,16 +150,18 @@ class LatentManager:
         return (self.enable_caching and not request.skip_reading_prefix_cache
                 and request.prompt_embeds is None)
 
-    def _prompt(self, request: Any, match: bool) -> latentkv.Prompt:
+    def _prompt(self, request: Any, match: bool, partial: bool = True) -> latentkv.Prompt:
         return latentkv.Prompt(
             np.array(request.all_token_ids, np.int32), keys_of(request), match=match,
-            partial=self._partial and not self._published_now,
+            partial=partial and self._partial and not self._published_now,
             publish=self.enable_caching and request.prompt_embeds is None)
 
     def get_computed_blocks(self, request: Any) -> tuple[LatentBlocks, int, int]:
         if not self.prefix_cache_lookup_enabled(request):
             return self.empty_kv_cache_blocks, 0, 0
         match = self.pool.match(self._prompt(request, True))
+        if 0 < match.partial_hit_tokens < WORTH_A_COPY:
+            match = self.pool.match(self._prompt(request, True, partial=False))
         return LatentBlocks([], match), match.hit_tokens, 0
 
     def allocate_slots(self, request: Any, num_new_tokens: int, num_new_computed_tokens: int = 0,
@@ -189,8 +192,10 @@ class LatentManager:
 
     def _admit(self, request: Any, hit: Any, room: int, watermark: int) -> _Row:
         """Takes blocks for the whole prompt, as vLLM does by default, whatever its first chunk."""
-        seq = self.pool.admit(self._prompt(request, hit is not None), match=hit, room_tokens=room,
-                              watermark_blocks=watermark, priority=self._priority(request))
+        partial = hit is not None and hit.partial_hit_tokens > 0
+        seq = self.pool.admit(self._prompt(request, hit is not None, partial), match=hit,
+                              room_tokens=room, watermark_blocks=watermark,
+                              priority=self._priority(request))
         self._copies_due |= seq.admission.partial_hit_tokens > 0
         ids = seq.table()
         row = _Row(seq, ids, len(ids) * self._block, request.num_tokens, seq.admission.hit_tokens)
