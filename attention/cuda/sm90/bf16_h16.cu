@@ -1,13 +1,14 @@
 /* BF16, up to 16 rows (tokens x heads) a CTA, 512 + 64 dims. In: q, records of 1152 bytes, the
  * split. Out: partials. The one idea: a record is an operand as it lies: boxes of 64 dims land in
  * the 128-byte swizzle, the scores read them K-major and P V reads the same bytes M-major, so
- * nothing is widened or moved. q is split into a high and a low bf16 (N = 32): reading the records
- * bounds that product, the second half of q is nearly free.
+ * nothing is widened or moved. q and P are split into a high and a low bf16 each: one bf16 of q
+ * alone would cost the output 4e-3, and the tensor cores have time.
  *
  * One warpgroup and a warp that fetches, two CTAs an SM, one tile in shared memory: while one CTA
  * computes the other's tile is on its way. A tile comes and goes in five groups:
  *   group 0     rope; free after the scores
  *   group 1..4  128 dims each; free, one by one, as P V gets past them */
+#include <stddef.h>
 #include "attention/cuda/sm90/launch.h"
 #include "attention/cuda/sm90/frame.cuh"
 #include "attention/cuda/sm90/wgmma_wide.cuh"
@@ -18,6 +19,7 @@ namespace
 {
 constexpr int kRopeOffset = 1024, kBoxes = 8, kGroups = 5;
 constexpr int kAllThreads = kThreads + 32;
+constexpr int kOutRow = kLatent + 4; /* of the output in shared memory: rows on different banks */
 
 struct bf16_maps {
     CUtensorMap wide; /* boxes of 128 swizzled bytes */
@@ -28,10 +30,12 @@ struct alignas(1024) bf16_smem {
     uint8_t rope[kBoxBytes];
     uint8_t q[kBoxes + 1]
              [2 * kRows * kBox]; /* 64 dims: rows 0-15 high, 16-31 low parts; rope last */
-    uint8_t p[kRows * kBox];
-    row_state rows;
-    uint64_t empty[kGroups];
+    uint8_t p[2][kRows * kBox];  /* high, low parts; the low ones' place also has the reductions */
+    int limit[kRows];
+    uint32_t hidden[2];
+    uint64_t full[kGroups], empty[kGroups];
 };
+static_assert(sizeof(row_state) <= kRows * kBox, "it takes the place of the low parts of P");
 static_assert(sizeof(bf16_smem) <= kSmemPerSm / kCtasPerSm - kSmemReserved, "two CTAs an SM");
 
 /* ---- the fetching warp */
@@ -40,7 +44,7 @@ __device__ __forceinline__ void fetch_group(const decode_args &a, const bf16_map
                                             bf16_smem &sm, const feed &f, int block, int group,
                                             int lane)
 {
-    const uint32_t bar = shared_address(&sm.rows.full[group]);
+    const uint32_t bar = shared_address(&sm.full[group]);
     const int at = lane * a.piece;
     if (lane == 0)
         mbarrier_arrive_expect(bar, group ? 2 * kBoxBytes : kBoxBytes);
@@ -71,7 +75,7 @@ __device__ __forceinline__ void feed_range(const decode_args &a, const bf16_maps
             if (count > 0)
                 mbarrier_wait(shared_address(&sm.empty[group]), (count - 1) & 1);
             if (group == 0 && lane == 0)
-                sm.rows.hidden[count & 1] = hidden;
+                sm.hidden[count & 1] = hidden;
             fetch_group(a, maps, sm, f, block, group, lane);
         }
         feed_next(a, f, lane);
@@ -80,8 +84,25 @@ __device__ __forceinline__ void feed_range(const decode_args &a, const bf16_maps
 
 /* ---- the warpgroup */
 
+__device__ __forceinline__ row_state &reductions(bf16_smem &sm)
+{
+    return *(row_state *)sm.p[1];
+}
+
+/* As the frame's row_limits, for rows that lie elsewhere. */
+__device__ __forceinline__ int limits(const decode_args &a, const sequence &s, int (&limit)[kRows])
+{
+    const int lane = threadIdx.x % 32;
+    int token, head;
+    const bool live = row_query(a, s, lane % kRows, &token, &head);
+    const int here = live ? s.length - s.q_len + (token - s.first_row) + 1 : 0;
+    if (threadIdx.x < kRows)
+        limit[lane] = here;
+    return __reduce_min_sync(~0u, live ? here : s.length);
+}
+
 /* Four values of row r from dim d on, as high and low bf16, swizzled. */
-__device__ __forceinline__ void store_q(bf16_smem &sm, int r, int d, float4 x)
+__device__ __forceinline__ void store4(bf16_smem &sm, int r, int d, float4 x)
 {
     const float v[4] = {x.x, x.y, x.z, x.w};
     __nv_bfloat162 high[2], low[2];
@@ -98,34 +119,16 @@ __device__ __forceinline__ void store_q(bf16_smem &sm, int r, int d, float4 x)
 }
 
 /* Four rows of q a warp. */
-__device__ __forceinline__ void load_q(const decode_args &a, bf16_smem &sm, const sequence &s,
-                                       int warp, int lane)
+__device__ __forceinline__ void store_q(const decode_args &a, bf16_smem &sm, const q_rows &q,
+                                        int warp, int lane)
 {
-    float4 read[4][5]; /* all loads first: four trips to memory become one */
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        int token, head;
-        bool live = row_query(a, s, 4 * warp + n, &token, &head);
-#pragma unroll
-        for (int i = 0; i < 5; i++)
-            read[n][i] = make_float4(0, 0, 0, 0);
-        if (!live)
-            continue;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            read[n][i] =
-                load4(a.q, token * a.q.token_stride + head * a.q.head_stride + 128 * i + 4 * lane);
-        if (lane < 16)
-            read[n][4] = load4(a.q_rope, token * a.q_rope.token_stride +
-                                             head * a.q_rope.head_stride + 4 * lane);
-    }
 #pragma unroll
     for (int n = 0; n < 4; n++) {
 #pragma unroll
         for (int i = 0; i < 4; i++)
-            store_q(sm, 4 * warp + n, 128 * i + 4 * lane, read[n][i]);
+            store4(sm, 4 * warp + n, 128 * i + 4 * lane, as_float4(q.x[n][i], a.q.dtype));
         if (lane < 16)
-            store_q(sm, 4 * warp + n, kLatent + 4 * lane, read[n][4]);
+            store4(sm, 4 * warp + n, kLatent + 4 * lane, as_float4(q.rope[n], a.q_rope.dtype));
     }
     fence_async_shared();
 }
@@ -134,7 +137,7 @@ __device__ __forceinline__ void load_q(const decode_args &a, bf16_smem &sm, cons
 __device__ __forceinline__ void clear_tail(bf16_smem &sm, int keep, uint32_t phase)
 {
     for (int group = 1; group < kGroups; group++)
-        mbarrier_wait(shared_address(&sm.rows.full[group]), phase);
+        mbarrier_wait(shared_address(&sm.full[group]), phase);
     for (int i = keep * kBox / 16 + threadIdx.x; i < kBoxBytes / 16; i += kThreads)
 #pragma unroll
         for (int box = 0; box < kBoxes; box++)
@@ -146,21 +149,21 @@ __device__ __forceinline__ void clear_tail(bf16_smem &sm, int keep, uint32_t pha
 /* d[0..7]: products with the high parts of q, d[8..15]: with the low ones. */
 __device__ __forceinline__ void scores(bf16_smem &sm, float (&d)[16], uint32_t phase)
 {
-    const uint32_t q = uniform(wgmma_descriptor(shared_address(sm.q)));
-    uint32_t k = uniform(wgmma_descriptor(shared_address(sm.rope)));
+    constexpr uint32_t q = wgmma_descriptor(kSmemBase + offsetof(bf16_smem, q)),
+                       latent = wgmma_descriptor(kSmemBase + offsetof(bf16_smem, latent)),
+                       rope = wgmma_descriptor(kSmemBase + offsetof(bf16_smem, rope));
     wgmma_fence();
 #pragma unroll
     for (int i = 0; i < 4; i++)
-        wgmma_bf16_n32(d, k + 2 * i, q + (kBoxes * 2 * kRows * kBox + i * 32) / 16, i);
-    k = uniform(wgmma_descriptor(shared_address(sm.latent)));
+        wgmma_bf16_n32(d, rope + 2 * i, q + (kBoxes * 2 * kRows * kBox + i * 32) / 16, i);
 #pragma unroll
     for (int group = 1; group < kGroups; group++) {
-        mbarrier_wait(shared_address(&sm.rows.full[group]), phase);
+        mbarrier_wait(shared_address(&sm.full[group]), phase);
         wgmma_fence();
 #pragma unroll
         for (int i = 0; i < 8; i++) {
             const int box = 2 * group - 2 + i / 4;
-            wgmma_bf16_n32(d, k + (box * kBoxBytes + (i % 4) * 32) / 16,
+            wgmma_bf16_n32(d, latent + (box * kBoxBytes + (i % 4) * 32) / 16,
                            q + (box * 2 * kRows * kBox + (i % 4) * 32) / 16, 1);
         }
     }
@@ -175,31 +178,26 @@ __device__ __forceinline__ uint32_t pack_bf16(float low, float high)
     return *reinterpret_cast<uint32_t *>(&x);
 }
 
-/* P of the tile to shared memory as [row][token], in bf16 as its other operand is. */
+/* P of the tile to shared memory as [row][token], in two bf16 as its other operand is bf16. */
 __device__ __forceinline__ void store_weights(uint32_t to, const float (&s)[8],
-                                              const softmax_state &x, float (&p)[8],
-                                              uint32_t (&p16)[4], int warp, int lane)
+                                              const softmax_state &x, float (&p)[8], int warp,
+                                              int lane)
 {
+    uint32_t high[4], low[4];
 #pragma unroll
     for (int i = 0; i < 8; i++)
         p[i] = exp2_fast(s[i] - x.top[2 * (i >> 2) + (i & 1)]);
 #pragma unroll
-    for (int i = 0; i < 4; i++)
-        p16[i] = pack_bf16(p[2 * i], p[2 * i + 1]);
-    int row = (lane & 7) + 8 * (lane >> 4), chunk = 2 * warp + ((lane >> 3) & 1);
-    store_transposed(to + row * kBox + ((chunk ^ (row & 7)) << 4), p16);
-    fence_async_shared();
-}
-
-/* The sum of the weights as the product sees them: the output is normalised by it, so that their
- * rounding keeps it an average of values. */
-__device__ __forceinline__ void add_rounded(softmax_state &x, const uint32_t (&p16)[4])
-{
-#pragma unroll
     for (int i = 0; i < 4; i++) {
-        x.zero[2 * (i >> 1)] += __uint_as_float(p16[i] << 16);
-        x.zero[2 * (i >> 1) + 1] += __uint_as_float(p16[i] & 0xFFFF0000u);
+        high[i] = pack_bf16(p[2 * i], p[2 * i + 1]);
+        low[i] = pack_bf16(p[2 * i] - __uint_as_float(high[i] << 16),
+                           p[2 * i + 1] - __uint_as_float(high[i] & 0xFFFF0000u));
     }
+    const int row = (lane & 7) + 8 * (lane >> 4), chunk = 2 * warp + ((lane >> 3) & 1);
+    to += row * kBox + ((chunk ^ (row & 7)) << 4);
+    store_transposed(to, high);
+    store_transposed(to + kRows * kBox, low);
+    fence_async_shared();
 }
 
 /* A group of dims is free as soon as all four warps' products have read it. */
@@ -210,18 +208,21 @@ __device__ __forceinline__ void release(bf16_smem &sm, int group, int lane)
         mbarrier_arrive(shared_address(&sm.empty[group]));
 }
 
-__device__ __forceinline__ void accumulate(bf16_smem &sm, float (&o)[8][8])
+__device__ __forceinline__ void accumulate(float (&o)[8][8])
 {
-    const uint32_t v = uniform(wgmma_descriptor(shared_address(sm.latent)));
-    const uint32_t p = uniform(wgmma_descriptor(shared_address(sm.p)));
+    constexpr uint32_t v = wgmma_descriptor(kSmemBase + offsetof(bf16_smem, latent)),
+                       p = wgmma_descriptor(kSmemBase + offsetof(bf16_smem, p));
     wgmma_fence();
 #pragma unroll
     for (int pair = 0; pair < 4; pair++) {
 #pragma unroll
         for (int k = 0; k < 4; k++)
 #pragma unroll
-            for (int j = 2 * pair; j < 2 * pair + 2; j++)
-                wgmma_bf16_n16_mmajor(o[j], v + (j * kBoxBytes + k * 16 * kBox) / 16, p + 2 * k);
+            for (int part = 0; part < 2; part++)
+#pragma unroll
+                for (int j = 2 * pair; j < 2 * pair + 2; j++)
+                    wgmma_bf16_n16_mmajor(o[j], v + (j * kBoxBytes + k * 16 * kBox) / 16,
+                                          p + part * (kRows * kBox / 16) + 2 * k);
         wgmma_commit();
     }
 }
@@ -231,18 +232,27 @@ __device__ __forceinline__ void store_partial(const decode_args &a, bf16_smem &s
                                               int c)
 {
     int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
-    finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
+    finish_sums(reductions(sm), x, a.split.partial_stats + 4 * slot, warp, g, c);
+    float *out = (float *)sm.q; /* 16 rows of 512 dims, padded; all scores are made */
 #pragma unroll
     for (int i = 0; i < 4; i++) {
         const int e = 4 * (i >> 1) + (i & 1);
-        const float back = x.zero[i] > 0 ? x.sum[i] / x.zero[i] : 0;
-        float *to = a.split.partial_out + (slot + element_row(e, c)) * kLatent + 16 * warp + g;
+        float *to = out + element_row(e, c) * kOutRow + 16 * warp + g;
 #pragma unroll
         for (int j = 0; j < 8; j++) {
-            to[64 * j] = o[j][e] * back;
-            to[64 * j + 8] = o[j][e + 2] * back;
+            to[64 * j] = o[j][e];
+            to[64 * j + 8] = o[j][e + 2];
         }
     }
+    barrier_sync<1, kThreads>();
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = 4 * warp + n, dim = 128 * i + 4 * (4 * g + c);
+            *(float4 *)(a.split.partial_out + (slot + r) * kLatent + dim) =
+                *(const float4 *)(out + r * kOutRow + dim);
+        }
 }
 
 __device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
@@ -262,12 +272,11 @@ __device__ __forceinline__ void decode_tile(const decode_args &a, bf16_smem &sm,
                                             int least, int warp, int lane)
 {
     const int g = lane / 4, c = lane % 4, row = 16 * warp + g;
-    mbarrier_wait(shared_address(&sm.rows.full[0]), n & 1);
-    const uint32_t hidden = sm.rows.hidden[n & 1];
+    mbarrier_wait(shared_address(&sm.full[0]), n & 1);
+    const uint32_t hidden = sm.hidden[n & 1];
     if (token + kTile > s.length)
         clear_tail(sm, s.length - token, n & 1);
     float d[16], v[8], p[8];
-    uint32_t p16[4];
     scores(sm, d, n & 1);
     release(sm, 0, lane);
 #pragma unroll
@@ -275,28 +284,27 @@ __device__ __forceinline__ void decode_tile(const decode_args &a, bf16_smem &sm,
         v[e] = (d[e] + d[8 + e]) * a.scale_log2;
     float2 none0 = make_float2(1, 0), none1 = none0; /* records without a scale */
     if (token + kTile > least || hidden || a.bias)
-        mask_scores(a, sm.rows.limit, v, none0, none1, s.index, s.length, token + row, row, hidden,
-                    c);
+        mask_scores(a, sm.limit, v, none0, none1, s.index, s.length, token + row, row, hidden, c);
     bool mine = false;
 #pragma unroll
     for (int e = 0; e < 8; e++)
         mine |= v[e] > x.top[2 * (e >> 2) + (e & 1)] + kSlack;
     const uint32_t p_at = shared_address(sm.p);
-    store_weights(p_at, v, x, p, p16, warp, lane);
+    store_weights(p_at, v, x, p, warp, lane);
     if (barrier_any<kThreads>(mine)) {
         float by[4];
-        raise(sm.rows, v, 1.f, 1.f, x, by, warp, g, c);
+        raise(reductions(sm), v, 1.f, 1.f, x, by, warp, g, c);
 #pragma unroll
         for (int j = 0; j < 8; j++)
 #pragma unroll
             for (int e = 0; e < 8; e++)
                 o[j][e] *= by[2 * (e >> 2) + (e & 1)];
-        store_weights(p_at, v, x, p, p16, warp, lane);
+        barrier_sync<1, kThreads>(); /* the reductions are read */
+        store_weights(p_at, v, x, p, warp, lane);
         barrier_sync<1, kThreads>();
     }
-    accumulate(sm, o);
+    accumulate(o);
     add_sums(x, v, p);
-    add_rounded(x, p16);
     wgmma_wait<3>();
     release(sm, 1, lane);
     wgmma_wait<2>();
@@ -308,19 +316,21 @@ __device__ __forceinline__ void decode_tile(const decode_args &a, bf16_smem &sm,
 }
 
 __device__ __forceinline__ void decode_range(const decode_args &a, bf16_smem &sm, int range,
-                                             int &count)
+                                             bool last, int &count)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
-    const int4 r = *(const int4 *)(a.split.ranges + range);
-    int tile = uniform(r.x), next_seq = r.z;
-    const int end = uniform(r.y), turn = uniform(count - tile);
+    feed f; /* only to find the range's place */
+    feed_start(a, f, range, lane);
+    int tile = uniform(f.tile);
+    const int end = uniform(f.end), turn = uniform(count - tile);
+    sequence s = f.seq;
     while (tile < end) {
-        const sequence s = sequence_of(a, next_seq, tile);
         const int seq_end = min(end, uniform(s.tile_end));
-        next_seq = s.index + 1;
+        q_rows q;
+        read_q(a, s, warp, lane, q);
         barrier_sync<1, kThreads>();
-        const int least = row_limits(a, s, sm.rows);
-        load_q(a, sm, s, warp, lane);
+        const int least = limits(a, s, sm.limit);
+        store_q(a, sm, q, warp, lane);
         barrier_sync<1, kThreads>();
         float o[8][8];
         softmax_state x;
@@ -328,7 +338,11 @@ __device__ __forceinline__ void decode_range(const decode_args &a, bf16_smem &sm
         for (; tile < seq_end; tile++)
             decode_tile(a, sm, s, x, o, tile + turn, (tile - s.tile_start) * kTile, least, warp,
                         lane);
+        if (last && tile == end)
+            dependents_may_start();
         store_partial(a, sm, x, o, range, s.index, warp, g, c);
+        if (tile < end)
+            s = sequence_of(a, s.index + 1, tile);
     }
     count = end + turn;
 }
@@ -339,9 +353,11 @@ __global__ void __launch_bounds__(kAllThreads, kCtasPerSm)
 {
     extern __shared__ __align__(1024) uint8_t raw[];
     bf16_smem &sm = *(bf16_smem *)raw;
+    check_smem_base(raw);
     if (threadIdx.x == 0) {
+        prefetch_map(&maps.wide);
         for (int i = 0; i < kGroups; i++) {
-            mbarrier_init(shared_address(&sm.rows.full[i]), 1);
+            mbarrier_init(shared_address(&sm.full[i]), 1);
             mbarrier_init(shared_address(&sm.empty[i]), kThreads / 32);
         }
         mbarrier_init_fence();
@@ -353,9 +369,8 @@ __global__ void __launch_bounds__(kAllThreads, kCtasPerSm)
         if (threadIdx.x >= kThreads)
             feed_range(a, maps, sm, range, count, threadIdx.x % 32);
         else
-            decode_range(a, sm, range, count);
+            decode_range(a, sm, range, range + step >= a.num_ranges, count);
     }
-    dependents_may_start();
 }
 } // namespace
 

@@ -11,6 +11,7 @@
  *   warp w  wait for piece w; scores of its tokens; softmax; P and relative scales to shared memory
  *   all     barrier, which also tells whether the slow path must run
  *   warp w  P V of dims 128 w ..; with piece w read by all warps: fetch that of tile t + 2 */
+#include <stddef.h>
 #include "attention/cuda/sm90/fp8.cuh"
 #include "attention/cuda/sm90/launch.h"
 
@@ -50,42 +51,25 @@ __device__ __forceinline__ void fetch(const decode_args &a, const fp8_pool &pool
 }
 
 /* Four rows of q a warp as fp16 of |.| <= 1, in the order that fp8.cuh states. */
-__device__ __forceinline__ void load_q(const decode_args &a, fp8_smem &sm, const sequence &s,
-                                       int warp, int lane)
+__device__ __forceinline__ void store_q(const decode_args &a, fp8_smem &sm, const q_rows &q,
+                                        int warp, int lane)
 {
-    float4 read[4][5]; /* all loads first: four trips to memory become one */
-#pragma unroll
-    for (int n = 0; n < 4; n++) {
-        int token, head;
-        bool live = row_query(a, s, 4 * warp + n, &token, &head);
-#pragma unroll
-        for (int i = 0; i < 5; i++)
-            read[n][i] = make_float4(0, 0, 0, 0);
-        if (!live)
-            continue;
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            read[n][i] =
-                load4(a.q, token * a.q.token_stride + head * a.q.head_stride + 128 * i + 4 * lane);
-        if (lane < 16)
-            read[n][4] = load4(a.q_rope, token * a.q_rope.token_stride +
-                                             head * a.q_rope.head_stride + 4 * lane);
-    }
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         const int r = 4 * warp + n;
+        float4 v[4];
         float most = 0;
 #pragma unroll
-        for (int i = 0; i < 4; i++)
-            most = fmaxf(fmaxf(most, fmaxf(fabsf(read[n][i].x), fabsf(read[n][i].y))),
-                         fmaxf(fabsf(read[n][i].z), fabsf(read[n][i].w)));
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2)
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
+        for (int i = 0; i < 4; i++) {
+            v[i] = as_float4(q.x[n][i], a.q.dtype);
+            most = fmaxf(most, fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)),
+                                     fmaxf(fabsf(v[i].z), fabsf(v[i].w))));
+        }
+        most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
         const float inverse = most > 0 ? 1.f / most : 0;
 #pragma unroll
         for (int b = 0; b < 4; b++) { /* four dims: one step, hi 0 and 1 */
-            const float4 x = read[n][b];
+            const float4 x = v[b];
             const int chunk = lane >> 2, i = lane & 3, m = chunk & 1, c = chunk >> 1;
 #pragma unroll
             for (int hi = 0; hi < 2; hi++)
@@ -94,7 +78,7 @@ __device__ __forceinline__ void load_q(const decode_args &a, fp8_smem &sm, const
                                           : pack_half2(x.x * inverse, x.y * inverse);
         }
         if (lane < 16) {
-            const float4 x = read[n][4];
+            const float4 x = as_float4(q.rope[n], a.q_rope.dtype);
             const int chunk = lane >> 1, m = chunk & 1, c = chunk >> 1, step = 2 * m + (lane & 1);
             __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x.x, x.y),
                                      __floats2bfloat162_rn(x.z, x.w)};
@@ -111,11 +95,11 @@ __device__ __forceinline__ void load_q(const decode_args &a, fp8_smem &sm, const
 
 /* Products of the warp's 16 tokens with q: d[group] of 128 latent dims, rope. row: the record of
  * the thread's first token. */
-__device__ __forceinline__ void scores(fp8_smem &sm, const uint8_t *row, float (&d)[4][8],
-                                       float (&rope)[8], int c)
+__device__ __forceinline__ void scores(const uint8_t *row, float (&d)[4][8], float (&rope)[8],
+                                       int c)
 {
-    const uint32_t q = uniform(wgmma_descriptor(shared_address(sm.q)));
-    const uint32_t q_rope = uniform(wgmma_descriptor(shared_address(sm.q_rope)));
+    constexpr uint32_t q = wgmma_descriptor(kSmemBase + offsetof(fp8_smem, q)),
+                       q_rope = wgmma_descriptor(kSmemBase + offsetof(fp8_smem, q_rope));
     uint32_t k[4][4], a[2][8][4];
     wgmma_wait<0>(); /* P V of the last tile; ptxas cannot mix the two products' registers */
     load_rope(row, k, c);
@@ -156,7 +140,8 @@ __device__ __forceinline__ void accumulate(fp8_smem &sm, float (&o)[8][8], int n
                                            int lane)
 {
     const int stage = n & 1, g = lane / 4, c = lane % 4;
-    const uint32_t b = uniform(wgmma_descriptor(shared_address(sm.p[stage])));
+    constexpr uint32_t p_at = wgmma_descriptor(kSmemBase + offsetof(fp8_smem, p));
+    const uint32_t b = uniform(p_at + stage * (kRows * kBox / 16));
     const uint8_t *records = sm.records[stage] + 2 * c * kRecord + 128 * warp + 16 * g;
     const __half *relative = sm.relative[stage][warp] + 2 * c;
     uint32_t a[2][8][4];
@@ -197,19 +182,27 @@ __device__ __forceinline__ void store_partial(const decode_args &a, fp8_smem &sm
 {
     int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
     finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
-    float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+    const int lane = 4 * g + c;
+    const float back = x.reference == 0 ? 0.f : 1.f / x.reference;
+    float4 *own = (float4 *)sm.q[2 * warp]; /* 8 rows x 128 dims; all scores are made */
+    float *to = a.split.partial_out + slot * kLatent + 128 * warp + 4 * lane;
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int e = 4 * (i >> 1) + (i & 1);
-        float *to =
-            a.split.partial_out + (slot + element_row(e, c)) * kLatent + 128 * warp + 16 * g;
+    for (int k = 0; k < 2; k++) { /* rows 8 k .. 8 k + 7 */
+        __syncwarp();
 #pragma unroll
-        for (int half = 0; half < 2; half++)
+        for (int odd = 0; odd < 2; odd++) {
+            const int e = 4 * k + odd;
 #pragma unroll
-            for (int j = 0; j < 8; j += 4)
-                *(float4 *)(to + 8 * half + j) =
-                    make_float4(o[j][e + 2 * half] * back, o[j + 1][e + 2 * half] * back,
-                                o[j + 2][e + 2 * half] * back, o[j + 3][e + 2 * half] * back);
+            for (int part = 0; part < 4; part++) { /* dims 16 g + 4 part .. */
+                const int j = 4 * (part & 1), h = e + 2 * (part >> 1);
+                own[(2 * c + odd) * 32 + ((4 * g + part) ^ c)] = make_float4(
+                    o[j][h] * back, o[j + 1][h] * back, o[j + 2][h] * back, o[j + 3][h] * back);
+            }
+        }
+        __syncwarp();
+#pragma unroll
+        for (int r = 0; r < 8; r++)
+            *(float4 *)(to + (8 * k + r) * kLatent) = own[r * 32 + (lane ^ (r >> 1))];
     }
 }
 
@@ -237,7 +230,7 @@ __device__ __forceinline__ void decode_tile(const decode_args &a, fp8_smem &sm, 
     const uint8_t *record = piece + g * kRecord;
     float d[4][8], rope[8], v[8], p[8];
     uint32_t p16[4];
-    scores(sm, record, d, rope, c);
+    scores(record, d, rope, c);
     const float4 read0 = *(const float4 *)(record + kScaleOffset);
     const float4 read1 = *(const float4 *)(record + 8 * kRecord + kScaleOffset);
     float2 z0 = make_float2(split_scale(read0, &sm.relative[stage][c][row], c), 0);
@@ -275,23 +268,25 @@ __device__ __forceinline__ void decode_tile(const decode_args &a, fp8_smem &sm, 
 }
 
 __device__ __forceinline__ void decode_range(const decode_args &a, const fp8_pool &pool,
-                                             fp8_smem &sm, int range, int &count)
+                                             fp8_smem &sm, int range, bool last, int &count)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     feed f;
     feed_start(a, f, range, warp);
-    int tile = uniform(f.tile), next_seq = f.seq.index;
+    int tile = uniform(f.tile);
     const int end = uniform(f.end), turn = uniform(count - tile);
     uint32_t absent = 0;
-    for (int i = 0; i < 2; i++)
-        fetch(a, pool, sm, f, absent, count + i, warp, lane);
-    while (tile < end) {
-        const sequence s = sequence_of(a, next_seq, tile);
+    sequence s = f.seq;
+    for (bool first = true; tile < end; first = false) {
+        q_rows q;
+        read_q(a, s, warp, lane, q);
+        if (first) /* q is on its way before the block id is looked at */
+            for (int i = 0; i < 2; i++)
+                fetch(a, pool, sm, f, absent, count + i, warp, lane);
         const int seq_end = min(end, uniform(s.tile_end));
-        next_seq = s.index + 1;
         barrier_sync<1, kThreads>();
         const int least = row_limits(a, s, sm.rows);
-        load_q(a, sm, s, warp, lane);
+        store_q(a, sm, q, warp, lane);
         barrier_sync<1, kThreads>();
         float o[8][8], scale[4];
         softmax_state x;
@@ -306,7 +301,11 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const fp8_poo
             fetch(a, pool, sm, f, absent, n + 2, warp, lane);
         }
         wgmma_wait<0>();
+        if (last && tile == end)
+            dependents_may_start();
         store_partial(a, sm, x, o, range, s.index, warp, g, c);
+        if (tile < end)
+            s = sequence_of(a, s.index + 1, tile);
     }
     count = end + turn;
 }
@@ -317,6 +316,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
 {
     extern __shared__ __align__(1024) uint8_t raw[];
     fp8_smem &sm = *(fp8_smem *)raw;
+    check_smem_base(raw);
     if (threadIdx.x == 0) {
         for (int i = 0; i < 2 * kPieces; i++) {
             mbarrier_init(shared_address(&sm.full[0][i]), 1);
@@ -328,8 +328,7 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     int count = 0;
     const int step = gridDim.x / a.row_tiles;
     for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
-        decode_range(a, pool, sm, range, count);
-    dependents_may_start();
+        decode_range(a, pool, sm, range, range + step >= a.num_ranges, count);
 }
 } // namespace
 
