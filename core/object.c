@@ -19,6 +19,8 @@ static const struct {
     [LKVI_KIND_PLAN] = {"lkv_plan", 0x4c4b564c},
     [LKVI_KIND_WEIGHTS] = {"lkv_weights", 0x4c4b5657},
     [LKVI_KIND_ROPE] = {"lkv_rope", 0x4c4b5652},
+    [LKVI_KIND_ROUTER] = {"lkv_router", 0x4c4b5654},
+    [LKVI_KIND_GATE] = {"lkv_gate", 0x4c4b5647},
 };
 enum { MAGIC_DEAD = 0x44454144 };
 

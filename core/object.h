@@ -16,6 +16,8 @@ enum lkvi_kind {
     LKVI_KIND_PLAN,
     LKVI_KIND_WEIGHTS,
     LKVI_KIND_ROPE,
+    LKVI_KIND_ROUTER,
+    LKVI_KIND_GATE,
     LKVI_NUM_KINDS
 };
 

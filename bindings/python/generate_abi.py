@@ -1,8 +1,8 @@
-"""In: the public header. Out (standard output): latentkv/_abi.py, the constants, structs and
+"""In: the public headers. Out (standard output): latentkv/_abi.py, the constants, structs and
 functions as ctypes declarations. The test test_abi.py compares the checked-in file with a fresh one
 and, through a C compiler, with what the header really is; tests/abi/regenerate writes it again.
 
-    python3 bindings/python/generate_abi.py include/latentkv/latentkv.h >latentkv/_abi.py
+    python3 bindings/python/generate_abi.py include/latentkv/{latentkv,moe_cache}.h >latentkv/_abi.py
 """
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import sys
 import textwrap
 
 HEADING = '''\
-"""Written by generate_abi.py from latentkv.h: constants, structs and functions of the C ABI."""
+"""Written by generate_abi.py from the public headers: constants, structs and functions of the C ABI."""
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t
 from ctypes import c_uint8, c_uint32, c_uint64, c_void_p
@@ -99,9 +99,12 @@ def python_type(kind: str) -> str:
         kind, "int" if re.fullmatch(r"c_u?int\d+|c_size_t", kind) else "Any")
 
 
-def main(header: str) -> None:
-    with open(header, encoding="utf-8") as file:
-        text = without_comments(file.read())
+def main(*headers: str) -> None:
+    texts = []
+    for header in headers:
+        with open(header, encoding="utf-8") as file:
+            texts.append(without_comments(file.read()))
+    text = "\n".join(texts)
     types = Types(text)
     out = [HEADING]
     out += [f"{name} = {value}\n" for name, value in constants(text)]
@@ -124,4 +127,4 @@ def main(header: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    main(*sys.argv[1:])

@@ -1,4 +1,4 @@
-/* Written by tests/abi/regenerate from the public header: every constant, every struct's size and
+/* Written by tests/abi/regenerate from a public header: every constant, every struct's size and
  * offsets on a 64-bit machine. It compiles, or the ABI has changed. */
 #include <stddef.h>
 #include "latentkv/latentkv.h"

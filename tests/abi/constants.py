@@ -1,4 +1,4 @@
-"""In: a public header. Out: constants.c, which pins by _Static_assert the value of every constant and
+"""In: a public header. Out: constants.c (or constants_moe.c), which pins by _Static_assert the value of every constant and
 the size and offsets of every struct (abidiff does not see a renumbered constant)."""
 import os
 import re
@@ -7,10 +7,10 @@ import sys
 import tempfile
 
 HEADING = """\
-/* Written by tests/abi/regenerate from the public header: every constant, every struct's size and
+/* Written by tests/abi/regenerate from a public header: every constant, every struct's size and
  * offsets on a 64-bit machine. It compiles, or the ABI has changed. */
 #include <stddef.h>
-#include "latentkv/latentkv.h"
+#include "latentkv/HEADER"
 
 #define FIELD(type, name, offset, bytes)                                                           \\
     _Static_assert(offsetof(type, name) == offset && sizeof(((type *)0)->name) == bytes,           \\
@@ -52,12 +52,12 @@ def assertions(text):
                    [f"offsetof({name}, {field})", f"sizeof((({name} *)0)->{field})"])
 
 
-def values(items, include):
+def values(items, include, heading):
     """Compiles and runs a program that prints them: the compiler is who knows."""
     with tempfile.TemporaryDirectory() as folder:
         source = os.path.join(folder, "print.c")
         with open(source, "w", encoding="utf-8") as file:
-            file.write('#include <stdio.h>\n' + HEADING + "int main(void) {\n")
+            file.write('#include <stdio.h>\n' + heading + "int main(void) {\n")
             file.writelines(f'printf("%lld\\n", (long long)({item}));\n' for item in items)
             file.write("}\n")
         program = os.path.join(folder, "print")
@@ -69,8 +69,9 @@ def main(header):
     with open(header, encoding="utf-8") as file:
         lines = list(assertions(without_comments(file.read())))
     include = os.path.dirname(os.path.dirname(os.path.abspath(header)))
-    found = iter(values([item for _, items in lines for item in items], include))
-    sys.stdout.write(HEADING)
+    heading = HEADING.replace("HEADER", os.path.basename(header))
+    found = iter(values([item for _, items in lines for item in items], include, heading))
+    sys.stdout.write(heading)
     for line, items in lines:
         print(line % tuple(next(found) for _ in items))
     print("\nint main(void)\n{\n    return 0;\n}")

@@ -1,4 +1,4 @@
-"""Written by generate_abi.py from latentkv.h: constants, structs and functions of the C ABI."""
+"""Written by generate_abi.py from the public headers: constants, structs and functions of the C ABI."""
 import ctypes
 from ctypes import POINTER, c_char, c_char_p, c_double, c_float, c_int32, c_int64, c_size_t
 from ctypes import c_uint8, c_uint32, c_uint64, c_void_p
@@ -103,6 +103,19 @@ LKV_OUT_HEAD = 1
 LKV_PLAN_BATCH_INVARIANT = 1
 LKV_ATTEND_CHECKED = 1
 LKV_GATHER_STORED_BASIS = 1
+LKV_ROUTER_TRACE = 1
+LKV_ROUTER_V3 = 2
+LKV_ROUTER_NORMALISE = 1
+LKV_GATE_MEAN = 0
+LKV_GATE_MAX = 1
+LKV_FALLBACK_NONE = 0
+LKV_FALLBACK_FNV1A = 1
+LKV_FALLBACK_LCG = 2
+LKV_FALLBACK_BUDDY = 3
+LKV_FALLBACK_SHARED = 4
+LKV_COMBINE_ADD = 1
+LKV_COMBINE_SUBSTITUTE = 2
+LKV_COMBINE_STAT_ONLY = 3
 
 lkv_log_fn = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 
@@ -815,6 +828,208 @@ class lkv_merge_args(Struct):
     ]
 
 
+class lkv_router_desc(Struct):
+    size: int
+    kind: int
+    flags: int
+    hidden_dim: int
+    num_experts: int
+    top_k: int
+    num_groups: int
+    topk_groups: int
+    trace_dim: int
+    temperature: float
+    routed_scale: float
+    trace_weight: Any
+    trace_bias: Any
+    weight: Any
+    bias: Any
+    _fields_ = [
+        ("size", c_size_t),
+        ("kind", c_uint32),
+        ("flags", c_uint32),
+        ("hidden_dim", c_uint32),
+        ("num_experts", c_uint32),
+        ("top_k", c_uint32),
+        ("num_groups", c_uint32),
+        ("topk_groups", c_uint32),
+        ("trace_dim", c_uint32),
+        ("temperature", c_double),
+        ("routed_scale", c_double),
+        ("trace_weight", c_void_p),
+        ("trace_bias", c_void_p),
+        ("weight", c_void_p),
+        ("bias", c_void_p),
+    ]
+
+
+class lkv_route_args(Struct):
+    size: int
+    x: Any
+    logits: Any
+    experts: Any
+    weights: Any
+    entropy: Any
+    load: Any
+    num_tokens: int
+    layer: int
+    flags: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("x", POINTER(lkv_tensor)),
+        ("logits", POINTER(lkv_tensor)),
+        ("experts", c_void_p),
+        ("weights", c_void_p),
+        ("entropy", c_void_p),
+        ("load", c_void_p),
+        ("num_tokens", c_uint64),
+        ("layer", c_uint32),
+        ("flags", c_uint32),
+    ]
+
+
+class lkv_gate_desc(Struct):
+    size: int
+    reduce: int
+    window_steps: int
+    threshold: float
+    stddevs: float
+    hysteresis: float
+    frozen: int
+    flags: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("reduce", c_uint32),
+        ("window_steps", c_uint32),
+        ("threshold", c_double),
+        ("stddevs", c_double),
+        ("hysteresis", c_double),
+        ("frozen", c_uint32),
+        ("flags", c_uint32),
+    ]
+
+
+class lkv_gate_args(Struct):
+    size: int
+    entropy: Any
+    active: Any
+    triggered: Any
+    reduced: Any
+    num_triggered: int
+    num_skipped: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("entropy", POINTER(lkv_tensor)),
+        ("active", c_void_p),
+        ("triggered", c_void_p),
+        ("reduced", c_void_p),
+        ("num_triggered", c_uint64),
+        ("num_skipped", c_uint64),
+    ]
+
+
+class lkv_gate_state(Struct):
+    size: int
+    steps: int
+    count: int
+    total: int
+    triggered: int
+    skipped: int
+    windows: int
+    mean: float
+    m2: float
+    threshold: float
+    frozen: int
+    reserved: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("steps", c_uint64),
+        ("count", c_uint64),
+        ("total", c_uint64),
+        ("triggered", c_uint64),
+        ("skipped", c_uint64),
+        ("windows", c_uint64),
+        ("mean", c_double),
+        ("m2", c_double),
+        ("threshold", c_double),
+        ("frozen", c_uint32),
+        ("reserved", c_uint32),
+    ]
+
+
+class lkv_fallback_args(Struct):
+    size: int
+    policy: int
+    num_experts: int
+    primary: Any
+    triggered: Any
+    buddy: Any
+    resident: Any
+    fallback: Any
+    num_tokens: int
+    shared_expert: int
+    flags: int
+    num_chosen: int
+    num_absent: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("policy", c_uint32),
+        ("num_experts", c_uint32),
+        ("primary", c_void_p),
+        ("triggered", c_void_p),
+        ("buddy", c_void_p),
+        ("resident", c_void_p),
+        ("fallback", c_void_p),
+        ("num_tokens", c_uint64),
+        ("shared_expert", c_int32),
+        ("flags", c_uint32),
+        ("num_chosen", c_uint64),
+        ("num_absent", c_uint64),
+    ]
+
+
+class lkv_combine_args(Struct):
+    size: int
+    primary: Any
+    fallback: Any
+    out: Any
+    chosen: Any
+    weight: Any
+    mode: int
+    flags: int
+    num_combined: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("primary", POINTER(lkv_tensor)),
+        ("fallback", POINTER(lkv_tensor)),
+        ("out", POINTER(lkv_tensor)),
+        ("chosen", c_void_p),
+        ("weight", c_void_p),
+        ("mode", c_uint32),
+        ("flags", c_uint32),
+        ("num_combined", c_uint64),
+    ]
+
+
+class lkv_token_scale_args(Struct):
+    size: int
+    x: Any
+    scale: Any
+    high: float
+    decay: float
+    mean: float
+    count: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("x", POINTER(lkv_tensor)),
+        ("scale", c_void_p),
+        ("high", c_double),
+        ("decay", c_double),
+        ("mean", c_double),
+        ("count", c_uint64),
+    ]
+
+
 # name: (result, arguments)
 FUNCTIONS = {
     "lkv_version": (c_uint32, ()),
@@ -889,4 +1104,16 @@ FUNCTIONS = {
         c_void_p)),
     "lkv_gather": (c_int32, (c_void_p, POINTER(lkv_gather_args), c_void_p)),
     "lkv_merge": (c_int32, (c_void_p, POINTER(lkv_merge_args), c_void_p)),
+    "lkv_router_create": (c_int32, (c_void_p, POINTER(lkv_router_desc), c_void_p)),
+    "lkv_router_release": (None, (c_void_p,)),
+    "lkv_route": (c_int32, (c_void_p, POINTER(lkv_route_args), c_void_p)),
+    "lkv_gate_create": (c_int32, (POINTER(lkv_gate_desc), c_void_p)),
+    "lkv_gate_release": (None, (c_void_p,)),
+    "lkv_gate_step": (c_int32, (c_void_p, POINTER(lkv_gate_args))),
+    "lkv_gate_freeze": (c_int32, (c_void_p, c_uint32)),
+    "lkv_gate_save": (c_int32, (c_void_p, POINTER(lkv_gate_state))),
+    "lkv_gate_load": (c_int32, (c_void_p, POINTER(lkv_gate_state))),
+    "lkv_fallback_choose": (c_int32, (POINTER(lkv_fallback_args),)),
+    "lkv_combine": (c_int32, (c_void_p, POINTER(lkv_combine_args), c_void_p)),
+    "lkv_token_scale": (c_int32, (c_void_p, POINTER(lkv_token_scale_args), c_void_p)),
 }

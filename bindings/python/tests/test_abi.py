@@ -1,4 +1,4 @@
-"""The declarations in _abi.py are those of the header: generated again, and a C compiler asked."""
+"""The declarations in _abi.py are those of the headers: generated again, and a C compiler asked."""
 from __future__ import annotations
 
 import ctypes
@@ -16,6 +16,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 HEADER = pathlib.Path(os.environ.get(
     "LATENTKV_HEADER", HERE.parents[2] / "include" / "latentkv" / "latentkv.h"))
 COMPILER = os.environ.get("CC") or shutil.which("cc") or shutil.which("gcc")
+MOE_HEADER = HEADER.with_name("moe_cache.h")
 needs_header = pytest.mark.skipif(not HEADER.exists(), reason=f"no header at {HEADER}")
 
 
@@ -42,7 +43,7 @@ def test_a_c_compiler_agrees(tmp_path):
     wanted = list(expectations())
     lines = "".join(f'    printf("%lld\\n", (long long)({text}));\n' for text, _ in wanted)
     source = tmp_path / "print.c"
-    source.write_text("#include <stddef.h>\n#include <stdio.h>\n#include <latentkv/latentkv.h>\n"
+    source.write_text("#include <stddef.h>\n#include <stdio.h>\n#include <latentkv/moe_cache.h>\n"
                       f"int main(void)\n{{\n{lines}    return 0;\n}}\n")
     subprocess.run([COMPILER, f"-I{HEADER.parents[1]}", source, "-o", tmp_path / "print"],
                    check=True)
@@ -58,11 +59,11 @@ def test_the_file_is_what_the_generator_writes():
     generator = HERE.parent / "generate_abi.py"
     if not generator.exists():
         pytest.skip("the installed package has no generator")
-    fresh = subprocess.run([sys.executable, generator, HEADER], check=True, capture_output=True,
-                           text=True).stdout
+    fresh = subprocess.run([sys.executable, generator, HEADER, MOE_HEADER], check=True,
+                           capture_output=True, text=True).stdout
     held = pathlib.Path(_abi.__file__).read_text()
     assert fresh == held, ("the header has changed: python3 bindings/python/generate_abi.py "
-                           "include/latentkv/latentkv.h >bindings/python/latentkv/_abi.py")
+                           "include/latentkv/{latentkv,moe_cache}.h >bindings/python/latentkv/_abi.py")
 
 
 def test_the_library_has_every_function():

@@ -128,6 +128,7 @@ Test(badinput, every_function)
     bad_models(w);
     bad_blocks(w);
     bad_tensors(w);
+    bad_moe(w);
     without_status(w);
     nothing_left_out();
     world_destroy(w);

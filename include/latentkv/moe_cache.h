@@ -1,0 +1,224 @@
+/* latentkv: routing and fallback experts beside the attention path. Part of the stable ABI; the
+ * rules of latentkv.h hold here too.
+ *
+ * Read top to bottom, the declarations follow a token:
+ *
+ *   router (which experts) -> gate (is it uncertain?) -> fallback (which other expert) -> combine
+ *
+ * None of it touches the attention path: the gate takes the entropies that lkv_attend returns, or
+ * those of the router. CPU contexts only in this release: on a CUDA context lkv_router_create and
+ * every call with a context is LKV_E_UNSUPPORTED. docs/moe-cache.md has the definitions, the
+ * tables and what was measured.
+ *
+ * Where formulas come from: sigmoid scores with a bias for selection only, groups and scaling,
+ * DeepSeek-V3 (arXiv 2412.19437); FNV-1a, the hash of Fowler, Noll and Vo. */
+#ifndef LATENTKV_MOE_CACHE_H
+#define LATENTKV_MOE_CACHE_H
+
+#include "latentkv/latentkv.h"
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* ---- router: hidden state -> experts ---- */
+
+/* Weights of one router on one device. Immutable, shareable between threads. */
+typedef struct lkv_router lkv_router;
+
+enum {
+    /* concat(x, layer) -> linear [M] -> GELU (erf) -> linear [E]; p = softmax(logits / T); the one
+     * expert with the largest p, weight p. */
+    LKV_ROUTER_TRACE = 1,
+    /* s = sigmoid(w x); the top_k of s + bias, inside the topk_groups best of num_groups groups (a
+     * group's score: the sum of its two best with a bias, its best without); weight s. */
+    LKV_ROUTER_V3 = 2
+};
+enum {
+    /* V3: weights are divided by their sum before routed_scale. */
+    LKV_ROUTER_NORMALISE = 1
+};
+
+typedef struct lkv_router_desc {
+    size_t size;
+    uint32_t kind;        /* LKV_ROUTER_* */
+    uint32_t flags;       /* LKV_ROUTER_NORMALISE */
+    uint32_t hidden_dim;  /* D: multiple of 16, at most 65536; 0: logits are given, no weights */
+    uint32_t num_experts; /* E: 1..1024 */
+    uint32_t top_k;       /* K: V3 1..32; TRACE 0 or 1 */
+    uint32_t num_groups;  /* V3: divides E; 0: 1 */
+    uint32_t topk_groups; /* V3: their experts are K or more; 0: num_groups */
+    uint32_t trace_dim;   /* M, TRACE: multiple of 16, at most 1024; 0: 256 */
+    double temperature;   /* T, TRACE: above 0; 0: 1.2 */
+    double routed_scale;  /* V3; 0: 1 */
+    /* Host, fp32, finite, row-major, copied. TRACE: trace_weight [M, D + 1] (the last column is the
+     * layer's), trace_bias [M], weight [E, M], bias [E]. V3: weight [E, D], bias [E] or NULL. */
+    const float *trace_weight;
+    const float *trace_bias;
+    const float *weight;
+    const float *bias;
+} lkv_router_desc;
+
+LKV_API lkv_status lkv_router_create(lkv_context *ctx, const lkv_router_desc *desc,
+                                     lkv_router **out);
+LKV_API void lkv_router_release(lkv_router *router);
+
+typedef struct lkv_route_args {
+    size_t size;
+    /* Device: [T, D] F32 or BF16, or NULL: logits are read instead of written. */
+    const lkv_tensor *x;
+    /* Device, fp32 [T, E]: before sigmoid or softmax. With x: out, may be NULL. */
+    const lkv_tensor *logits;
+    int32_t *experts;    /* device, out [T, K]: by falling score */
+    float *weights;      /* device, out [T, K]; may be NULL */
+    float *entropy;      /* device, out [T], nats, of the whole distribution; may be NULL */
+    uint64_t *load;      /* device, in and out [E]: counts of experts are added; may be NULL */
+    uint64_t num_tokens; /* T */
+    uint32_t layer;      /* TRACE with x */
+    uint32_t flags;      /* 0 */
+} lkv_route_args;
+
+/* Routes T tokens. Equal scores: the lowest index. A NaN logit counts as the least number, infinite
+ * ones as the largest and the least: every token gets K different experts. Entropy is that of
+ * softmax(logits / T), or of the sigmoids divided by their sum. Same inputs give bitwise same
+ * outputs on every CPU instruction set. Allocates nothing. */
+LKV_API lkv_status lkv_route(const lkv_router *router, const lkv_route_args *args, void *stream);
+
+/* ---- gate: is this token uncertain? ---- */
+
+/* A threshold on entropies that follows their statistics. Host only; shareable between threads
+ * (steps run one after the other). One object has one threshold; callers may hold one a layer. */
+typedef struct lkv_gate lkv_gate;
+
+enum { LKV_GATE_MEAN = 0, LKV_GATE_MAX = 1 };
+
+typedef struct lkv_gate_desc {
+    size_t size;
+    uint32_t reduce;       /* LKV_GATE_*: over the heads of an attention entropy */
+    uint32_t window_steps; /* 0: 1000 */
+    double threshold;      /* nats, until the first window is full; 0: 2.1 */
+    double stddevs;        /* the next one: mean + stddevs * standard deviation; 0: 0.5 */
+    double hysteresis;     /* nats, not negative: a token that was triggered stays so above
+                              threshold - hysteresis; 0: none */
+    uint32_t frozen;       /* 1: the threshold stays; lkv_gate_freeze changes it */
+    uint32_t flags;        /* 0 */
+} lkv_gate_desc;
+
+LKV_API lkv_status lkv_gate_create(const lkv_gate_desc *desc, lkv_gate **out);
+LKV_API void lkv_gate_release(lkv_gate *gate);
+
+typedef struct lkv_gate_args {
+    size_t size;
+    /* Host, fp32: [T, H] of lkv_attend, reduced over the heads, or [T], of lkv_route. */
+    const lkv_tensor *entropy;
+    const uint8_t *active;  /* [T] host, 0: a padding row, left out; NULL: all count */
+    uint8_t *triggered;     /* [T] host, out 0 or 1; with hysteresis in: the row's last answer */
+    float *reduced;         /* [T] host, out: what was compared; may be NULL */
+    uint64_t num_triggered; /* out */
+    uint64_t num_skipped;   /* out: active rows whose entropy is not finite; not triggered */
+} lkv_gate_args;
+
+/* One step: triggers where the entropy is above the threshold, then adds the values to the window.
+ * The step that fills the window moves the threshold, for the steps after it, to mean + stddevs *
+ * population standard deviation of all values of the window, and empties the window. A window
+ * without a value leaves the threshold; so does a frozen gate, whose windows run on. */
+LKV_API lkv_status lkv_gate_step(lkv_gate *gate, lkv_gate_args *args);
+LKV_API lkv_status lkv_gate_freeze(lkv_gate *gate, uint32_t frozen);
+
+/* All that a gate knows: plain numbers, to be stored and restored. */
+typedef struct lkv_gate_state {
+    size_t size;
+    uint64_t steps;     /* in the window */
+    uint64_t count;     /* values in the window */
+    uint64_t total;     /* active values since creation */
+    uint64_t triggered; /* of them */
+    uint64_t skipped;   /* not finite, since creation */
+    uint64_t windows;   /* that moved the threshold */
+    double mean;        /* of the window */
+    double m2;          /* sum of squared distances from mean */
+    double threshold;
+    uint32_t frozen;
+    uint32_t reserved; /* 0 */
+} lkv_gate_state;
+LKV_API lkv_status lkv_gate_save(lkv_gate *gate, lkv_gate_state *state);
+/* A state of a gate with as long a window goes on as if nothing had happened. Numbers that no gate
+ * can have are refused. */
+LKV_API lkv_status lkv_gate_load(lkv_gate *gate, const lkv_gate_state *state);
+
+/* ---- fallback: which other expert? ---- */
+
+enum {
+    LKV_FALLBACK_NONE = 0,
+    /* FNV-1a over the 4 little-endian bytes of the primary's index, mod E */
+    LKV_FALLBACK_FNV1A = 1,
+    /* (index * 16777619 + 1000000007) mod E in 64 bits: what the source document prints under the
+     * name of FNV-1a */
+    LKV_FALLBACK_LCG = 2,
+    LKV_FALLBACK_BUDDY = 3, /* table[primary]; a row of heavy experts is a cost class */
+    LKV_FALLBACK_SHARED = 4 /* one expert for all, which may lie outside 0..E-1 */
+};
+
+typedef struct lkv_fallback_args {
+    size_t size;
+    uint32_t policy;          /* LKV_FALLBACK_* */
+    uint32_t num_experts;     /* E: 1..65535 */
+    const int32_t *primary;   /* [T] host, 0..E-1; -1: none, gets none */
+    const uint8_t *triggered; /* [T] host, 0: gets none; NULL: all are */
+    const int32_t *buddy;     /* BUDDY: [E] host, 0..E-1 or -1 */
+    const uint8_t *resident;  /* [E] host, 0: not loaded, gets none; NULL: all are */
+    int32_t *fallback;        /* [T] host, out */
+    uint64_t num_tokens;      /* T */
+    int32_t shared_expert;    /* SHARED: 0..65534; resident is not asked where it is E or more */
+    uint32_t flags;           /* 0 */
+    uint64_t num_chosen;      /* out: not -1 */
+    uint64_t num_absent;      /* out: not resident */
+} lkv_fallback_args;
+
+/* The second expert of each triggered token, -1 for none. Never the primary: a hash that gives it
+ * takes the next index (E = 1: none), a table or shared expert that gives it gives none. */
+LKV_API lkv_status lkv_fallback_choose(lkv_fallback_args *args);
+
+/* ---- combine ---- */
+
+enum {
+    LKV_COMBINE_ADD = 1,        /* out = primary + weight * fallback */
+    LKV_COMBINE_SUBSTITUTE = 2, /* out = weight * fallback */
+    LKV_COMBINE_STAT_ONLY = 3   /* out = primary: the fallback is only counted */
+};
+
+typedef struct lkv_combine_args {
+    size_t size;
+    const lkv_tensor *primary;  /* [T, D], F32 or BF16 */
+    const lkv_tensor *fallback; /* [T, D], the same dtype; STAT_ONLY: NULL */
+    const lkv_tensor *out;      /* [T, D], the same dtype; may be primary's memory */
+    const int32_t *chosen;      /* [T], negative: the row is primary's */
+    const float *weight;        /* [T]; NULL: 1 */
+    uint32_t mode;              /* LKV_COMBINE_* */
+    uint32_t flags;             /* 0 */
+    uint64_t num_combined;      /* out: rows with a fallback */
+} lkv_combine_args;
+
+/* Joins the outputs of primary and fallback experts. fp32 arithmetic. Fallback rows that are not
+ * chosen are not read. */
+LKV_API lkv_status lkv_combine(lkv_context *ctx, lkv_combine_args *args, void *stream);
+
+typedef struct lkv_token_scale_args {
+    size_t size;
+    const lkv_tensor *x; /* [T, D], F32 or BF16 */
+    float *scale;     /* [T], out: clamp(|x| / mean, low, high); a row that is not finite: of 1 */
+    double low, high; /* 0 <= low <= high */
+    /* Of the running mean, 0 < decay <= 1: mean += decay * (mean of this call - mean); 0: the mean
+     * of all rows so far. */
+    double decay;
+    double mean;    /* in and out: of the norms of earlier calls */
+    uint64_t count; /* in and out: rows in it; 0: none, the call compares with its own mean */
+} lkv_token_scale_args;
+
+/* Token-aware normalisation: each row's Euclidean norm against the running mean of norms before
+ * this call, as a weight for lkv_combine. */
+LKV_API lkv_status lkv_token_scale(lkv_context *ctx, lkv_token_scale_args *args, void *stream);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

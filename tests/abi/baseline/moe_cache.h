@@ -1,0 +1,134 @@
+/* Written by tests/abi/regenerate: the released header, comments left out. */
+#ifndef LATENTKV_MOE_CACHE_H
+#define LATENTKV_MOE_CACHE_H
+#include "latentkv.h"
+#ifdef __cplusplus
+extern "C" {
+#endif
+typedef struct lkv_router lkv_router;
+enum { LKV_ROUTER_TRACE = 1, LKV_ROUTER_V3 = 2 };
+enum { LKV_ROUTER_NORMALISE = 1 };
+typedef struct lkv_router_desc {
+    size_t size;
+    uint32_t kind;
+    uint32_t flags;
+    uint32_t hidden_dim;
+    uint32_t num_experts;
+    uint32_t top_k;
+    uint32_t num_groups;
+    uint32_t topk_groups;
+    uint32_t trace_dim;
+    double temperature;
+    double routed_scale;
+    const float *trace_weight;
+    const float *trace_bias;
+    const float *weight;
+    const float *bias;
+} lkv_router_desc;
+LKV_API lkv_status lkv_router_create(lkv_context *ctx, const lkv_router_desc *desc,
+                                     lkv_router **out);
+LKV_API void lkv_router_release(lkv_router *router);
+typedef struct lkv_route_args {
+    size_t size;
+    const lkv_tensor *x;
+    const lkv_tensor *logits;
+    int32_t *experts;
+    float *weights;
+    float *entropy;
+    uint64_t *load;
+    uint64_t num_tokens;
+    uint32_t layer;
+    uint32_t flags;
+} lkv_route_args;
+LKV_API lkv_status lkv_route(const lkv_router *router, const lkv_route_args *args, void *stream);
+typedef struct lkv_gate lkv_gate;
+enum { LKV_GATE_MEAN = 0, LKV_GATE_MAX = 1 };
+typedef struct lkv_gate_desc {
+    size_t size;
+    uint32_t reduce;
+    uint32_t window_steps;
+    double threshold;
+    double stddevs;
+    double hysteresis;
+    uint32_t frozen;
+    uint32_t flags;
+} lkv_gate_desc;
+LKV_API lkv_status lkv_gate_create(const lkv_gate_desc *desc, lkv_gate **out);
+LKV_API void lkv_gate_release(lkv_gate *gate);
+typedef struct lkv_gate_args {
+    size_t size;
+    const lkv_tensor *entropy;
+    const uint8_t *active;
+    uint8_t *triggered;
+    float *reduced;
+    uint64_t num_triggered;
+    uint64_t num_skipped;
+} lkv_gate_args;
+LKV_API lkv_status lkv_gate_step(lkv_gate *gate, lkv_gate_args *args);
+LKV_API lkv_status lkv_gate_freeze(lkv_gate *gate, uint32_t frozen);
+typedef struct lkv_gate_state {
+    size_t size;
+    uint64_t steps;
+    uint64_t count;
+    uint64_t total;
+    uint64_t triggered;
+    uint64_t skipped;
+    uint64_t windows;
+    double mean;
+    double m2;
+    double threshold;
+    uint32_t frozen;
+    uint32_t reserved;
+} lkv_gate_state;
+LKV_API lkv_status lkv_gate_save(lkv_gate *gate, lkv_gate_state *state);
+LKV_API lkv_status lkv_gate_load(lkv_gate *gate, const lkv_gate_state *state);
+enum {
+    LKV_FALLBACK_NONE = 0,
+    LKV_FALLBACK_FNV1A = 1,
+    LKV_FALLBACK_LCG = 2,
+    LKV_FALLBACK_BUDDY = 3,
+    LKV_FALLBACK_SHARED = 4
+};
+typedef struct lkv_fallback_args {
+    size_t size;
+    uint32_t policy;
+    uint32_t num_experts;
+    const int32_t *primary;
+    const uint8_t *triggered;
+    const int32_t *buddy;
+    const uint8_t *resident;
+    int32_t *fallback;
+    uint64_t num_tokens;
+    int32_t shared_expert;
+    uint32_t flags;
+    uint64_t num_chosen;
+    uint64_t num_absent;
+} lkv_fallback_args;
+LKV_API lkv_status lkv_fallback_choose(lkv_fallback_args *args);
+enum { LKV_COMBINE_ADD = 1, LKV_COMBINE_SUBSTITUTE = 2, LKV_COMBINE_STAT_ONLY = 3 };
+typedef struct lkv_combine_args {
+    size_t size;
+    const lkv_tensor *primary;
+    const lkv_tensor *fallback;
+    const lkv_tensor *out;
+    const int32_t *chosen;
+    const float *weight;
+    uint32_t mode;
+    uint32_t flags;
+    uint64_t num_combined;
+} lkv_combine_args;
+LKV_API lkv_status lkv_combine(lkv_context *ctx, lkv_combine_args *args, void *stream);
+typedef struct lkv_token_scale_args {
+    size_t size;
+    const lkv_tensor *x;
+    float *scale;
+    double low, high;
+    double decay;
+    double mean;
+    uint64_t count;
+} lkv_token_scale_args;
+LKV_API lkv_status lkv_token_scale(lkv_context *ctx, lkv_token_scale_args *args, void *stream);
+#ifdef __cplusplus
+}
+#endif
+#endif
