@@ -17,10 +17,12 @@ lkv_status lkvi_host_create(struct lkvi_manager *m, uint64_t num_blocks)
     host->copy_of = lkvi_zalloc(m->arena, n, sizeof *host->copy_of);
     host->first_child = lkvi_zalloc(m->arena, n, sizeof *host->first_child);
     host->window = lkvi_zalloc(m->arena, m->num_blocks, sizeof *host->window);
-    if (!host->free || !host->copy_of || !host->first_child || !host->window)
+    uint32_t *slots =
+        lkvi_zalloc(m->arena, lkvi_lru_num_slots((uint32_t)num_blocks), sizeof *slots);
+    if (!host->free || !host->copy_of || !host->first_child || !host->window || !slots)
         return lkvi_fail(LKV_E_NO_MEMORY, "no memory for the metadata of %llu host blocks",
                          (unsigned long long)num_blocks);
-    LKV_TRY(lkvi_lru_create(&host->lru, m->arena, (uint32_t)num_blocks));
+    lkvi_lru_open(&host->lru, slots, (uint32_t)num_blocks);
     host->num_blocks = (uint32_t)num_blocks;
     for (uint32_t b = m->num_ids; b > m->num_blocks; b--)
         lkvi_make_free(m, b);

@@ -24,18 +24,19 @@ static void draw_secret(uint8_t *secret, size_t bytes)
     }
 }
 
-lkv_status lkvi_index_create(struct lkvi_index *index, struct lkvi_arena *arena,
-                             uint32_t num_blocks, uint32_t hash_bits)
+uint64_t lkvi_index_num_slots(uint64_t num_blocks)
 {
-    uint64_t capacity = (uint64_t)num_blocks * 2 + 16;
-    index->capacity = capacity > UINT32_MAX ? UINT32_MAX : (uint32_t)capacity;
+    uint64_t slots = num_blocks * 2 + 16;
+    return slots > UINT32_MAX ? UINT32_MAX : slots;
+}
+
+void lkvi_index_open(struct lkvi_index *index, struct lkvi_index_slot *slots, uint64_t num_blocks,
+                     uint32_t hash_bits)
+{
+    index->slots = slots;
+    index->capacity = (uint32_t)lkvi_index_num_slots(num_blocks);
     index->hash_mask = hash_bits && hash_bits < 32 ? ~(UINT32_MAX >> hash_bits) : UINT32_MAX;
     draw_secret(index->secret, sizeof index->secret);
-    index->slots = lkvi_zalloc(arena, index->capacity, sizeof *index->slots);
-    if (!index->slots)
-        return lkvi_fail(LKV_E_NO_MEMORY, "no memory for a prefix index of %u slots",
-                         index->capacity);
-    return LKV_OK;
 }
 
 uint32_t lkvi_index_hash(const struct lkvi_index *index, const void *tokens, size_t bytes,

@@ -18,8 +18,10 @@ struct lkvi_index {
     uint8_t secret[192];
 };
 
-lkv_status lkvi_index_create(struct lkvi_index *index, struct lkvi_arena *arena,
-                             uint32_t num_blocks, uint32_t hash_bits);
+/* A table for num_blocks has so many slots; the caller's memory for them is zeroed. */
+uint64_t lkvi_index_num_slots(uint64_t num_blocks);
+void lkvi_index_open(struct lkvi_index *index, struct lkvi_index_slot *slots, uint64_t num_blocks,
+                     uint32_t hash_bits);
 /* XXH3-128 of the tokens under the secret, multiplied with parent and key set, cut to 32 bits. */
 uint32_t lkvi_index_hash(const struct lkvi_index *index, const void *tokens, size_t bytes,
                          uint64_t parent, uint64_t keyset);

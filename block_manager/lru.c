@@ -8,18 +8,19 @@
 
 enum { SWEEP_SLOTS = 8 };
 
-lkv_status lkvi_lru_create(struct lkvi_lru *lru, struct lkvi_arena *arena, uint32_t num_blocks)
+uint64_t lkvi_lru_num_slots(uint32_t num_blocks)
 {
     uint64_t slots = 64;
     while (slots < (uint64_t)num_blocks + num_blocks / 2 + 16)
         slots *= 2;
-    lru->slots = lkvi_zalloc(arena, slots, sizeof *lru->slots);
-    if (!lru->slots)
-        return lkvi_fail(LKV_E_NO_MEMORY, "no memory for an eviction order of %llu slots",
-                         (unsigned long long)slots);
-    lru->mask = (uint32_t)(slots - 1);
+    return slots;
+}
+
+void lkvi_lru_open(struct lkvi_lru *lru, uint32_t *slots, uint32_t num_blocks)
+{
+    lru->slots = slots;
+    lru->mask = (uint32_t)(lkvi_lru_num_slots(num_blocks) - 1);
     lru->head = lru->tail = (uint64_t)1 << 62; /* far from 0: the oldest end grows downwards */
-    return LKV_OK;
 }
 
 static void put(struct lkvi_lru *lru, struct lkvi_cold *cold, uint64_t position, uint32_t b)

@@ -30,7 +30,9 @@ struct lkvi_lru_ahead {
 /* Told where a block has gone: place of block b is now slot. */
 struct lkvi_cold;
 
-lkv_status lkvi_lru_create(struct lkvi_lru *lru, struct lkvi_arena *arena, uint32_t num_blocks);
+/* A ring for num_blocks has so many slots; the caller's memory for them is zeroed. */
+uint64_t lkvi_lru_num_slots(uint32_t num_blocks);
+void lkvi_lru_open(struct lkvi_lru *lru, uint32_t *slots, uint32_t num_blocks);
 void lkvi_lru_push(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b); /* newest */
 void lkvi_lru_push_oldest(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b);
 void lkvi_lru_remove(struct lkvi_lru *lru, struct lkvi_cold *cold, uint32_t b);

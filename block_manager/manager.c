@@ -34,19 +34,62 @@ static void advise_huge(void *p, uint64_t bytes)
         madvise((void *)begin, end - begin, MADV_HUGEPAGE);
 }
 
-static lkv_status arrays_create(struct lkvi_manager *m)
+struct part { /* of the metadata: one array */
+    void **to;
+    uint64_t count, bytes;
+};
+
+static uint64_t part_bytes(const struct part *part)
 {
-    uint64_t n = (uint64_t)m->num_ids + 1;
-    m->blocks = lkvi_zalloc(m->arena, n, sizeof *m->blocks);
-    m->cold = lkvi_zalloc(m->arena, n, sizeof *m->cold);
-    m->tokens = lkvi_zalloc(m->arena, n, m->block_tokens * sizeof *m->tokens);
-    m->stack = lkvi_zalloc(m->arena, n, sizeof *m->stack);
+    return (part->count * part->bytes + 63) & ~(uint64_t)63;
+}
+
+/* The heap rounds large sizes up by as much as a quarter: one allocation or one a part, whichever
+ * takes less. */
+static lkv_status parts_create(struct lkvi_manager *m, const struct part *parts, uint32_t num)
+{
+    uint64_t together = 0, apart = 0;
+    for (uint32_t i = 0; i < num; i++) {
+        together += part_bytes(&parts[i]);
+        apart += lkvi_alloc_size(part_bytes(&parts[i]));
+    }
+    char *all = NULL;
+    if (lkvi_alloc_size(together) < apart)
+        all = lkvi_zalloc(m->arena, together, 1);
+    for (uint32_t i = 0; i < num; i++) {
+        void *part = all ? all : lkvi_zalloc(m->arena, part_bytes(&parts[i]), 1);
+        if (!part)
+            return lkvi_fail(LKV_E_NO_MEMORY, "no memory for the metadata of %u blocks",
+                             m->num_ids);
+        advise_huge(part, part_bytes(&parts[i]));
+        all = all ? all + part_bytes(&parts[i]) : NULL;
+        *parts[i].to = part;
+    }
+    return LKV_OK;
+}
+
+static lkv_status arrays_create(struct lkvi_manager *m, uint32_t hash_bits)
+{
+    const uint64_t n = (uint64_t)m->num_ids + 1;
+    void *blocks, *cold, *tokens, *stack, *slots, *index;
+    const struct part parts[] = {
+        {&blocks, n, sizeof *m->blocks},
+        {&cold, n, sizeof *m->cold},
+        {&tokens, n, m->block_tokens * sizeof *m->tokens},
+        {&stack, n, sizeof *m->stack},
+        {&slots, lkvi_lru_num_slots(m->num_blocks), sizeof *m->lru.slots},
+        {&index, lkvi_index_num_slots(m->num_ids), sizeof *m->index.slots},
+    };
+    LKV_TRY(parts_create(m, parts, sizeof parts / sizeof *parts));
+    m->blocks = blocks;
+    m->cold = cold;
+    m->tokens = tokens;
+    m->stack = stack;
+    lkvi_lru_open(&m->lru, slots, m->num_blocks);
+    lkvi_index_open(&m->index, index, m->num_ids, hash_bits);
     m->seqs = lkvi_zalloc(m->arena, m->max_seqs, sizeof *m->seqs);
-    if (!m->blocks || !m->cold || !m->tokens || !m->stack || !m->seqs)
-        return lkvi_fail(LKV_E_NO_MEMORY, "no memory for the metadata of %u blocks", m->num_blocks);
-    advise_huge(m->blocks, n * sizeof *m->blocks);
-    advise_huge(m->cold, n * sizeof *m->cold);
-    advise_huge(m->tokens, n * m->block_tokens * sizeof *m->tokens);
+    if (!m->seqs)
+        return lkvi_fail(LKV_E_NO_MEMORY, "no memory for %u sequences", m->max_seqs);
     return LKV_OK;
 }
 
@@ -74,11 +117,8 @@ static lkv_status build(struct lkvi_manager *m, const struct lkvi_manager_config
     m->flags = config->flags;
     m->keysets.arena = m->arena;
     m->keysets.secret = m->index.secret;
-    LKV_TRY(arrays_create(m));
-    LKV_TRY(lkvi_lru_create(&m->lru, m->arena, m->num_blocks));
-    LKV_TRY(lkvi_index_create(&m->index, m->arena, m->num_ids, config->hash_bits));
+    LKV_TRY(arrays_create(m, config->hash_bits));
     LKV_TRY(lkvi_host_create(m, config->host_blocks));
-    advise_huge(m->index.slots, m->index.capacity * sizeof *m->index.slots);
     memcpy(m->identity, config->identity, sizeof m->identity);
     LKV_TRY(lkvi_events_create(m, config->event_slots));
     lists_fill(m);

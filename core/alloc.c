@@ -121,6 +121,11 @@ static void *heap_realloc(struct lkvi_arena *arena, void *p, size_t bytes)
     return lkv_je_rallocx(p, bytes, route(arena) | MALLOCX_LG_ALIGN(4));
 }
 
+uint64_t lkvi_alloc_size(uint64_t bytes)
+{
+    return bytes && bytes < PTRDIFF_MAX ? lkv_je_nallocx(bytes, MALLOCX_LG_ALIGN(6)) : bytes;
+}
+
 static void heap_free(struct lkvi_arena *arena, void *p)
 {
     lkv_je_dallocx(p, arena ? MALLOCX_TCACHE_NONE : 0);
@@ -172,6 +177,11 @@ void lkvi_arena_query(struct lkvi_arena *arena, struct lkvi_arena_stats *stats)
     pthread_mutex_lock(&arena->mutex);
     stats->allocated_bytes = arena->allocated_bytes;
     pthread_mutex_unlock(&arena->mutex);
+}
+
+uint64_t lkvi_alloc_size(uint64_t bytes)
+{
+    return bytes + HEADER_BYTES;
 }
 
 static struct header *header_of(void *p)

@@ -25,6 +25,8 @@ void *lkvi_zalloc(struct lkvi_arena *arena, size_t count,
                   size_t bytes); /* overflow-checked, zeroed, 64-byte aligned */
 void *lkvi_realloc(struct lkvi_arena *arena, void *p, size_t bytes); /* p stays valid on failure */
 void lkvi_free(struct lkvi_arena *arena, void *p);                   /* NULL is a no-op */
+/* What an allocation of so many zeroed bytes takes from an arena: heaps round sizes up. */
+uint64_t lkvi_alloc_size(uint64_t bytes);
 
 /* Tests only: the n-th allocation from now fails (1 is the next), once; 0 turns it off. Process
  * wide. */
