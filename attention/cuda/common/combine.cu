@@ -10,7 +10,6 @@
 
 namespace
 {
-constexpr int kAhead = 4; /* partials that a team has under way at a time */
 constexpr uint64_t kFewRows = 32, kManyRows = 256;
 constexpr float kLn2 = 0.69314718055994531f;
 
@@ -70,11 +69,9 @@ __device__ void note_length(const combine_args &a, int seq, int token)
         lkvi::note_fault(a.faults, LKV_FAULT_LENGTH, token, seq);
 }
 
-__device__ __forceinline__ void store_row(const combine_args &a, const row_parts &p, int token,
-                                          int head, float top, float sum, float slope)
+__device__ __forceinline__ void store_row(const combine_args &a, int token, int head, float top,
+                                          float sum, float slope)
 {
-    if (head == 0)
-        note_length(a, p.seq, token);
     if (a.lse)
         a.lse[token * a.lse_stride + head] = sum > 0 ? (top + log2f(sum)) * kLn2 : -INFINITY;
     if (a.entropy)
@@ -106,7 +103,7 @@ __device__ __forceinline__ float warp_sum(float x)
 
 /* dims of one row a CTA, four a lane. A partial of weight 0 may never have been written: whatever
  * was read is left out. */
-template <int dims, int threads>
+template <int dims, int threads, int kAhead>
 __global__ void __launch_bounds__(threads) combine_kernel(const __grid_constant__ combine_args a)
 {
     constexpr int kTeam = dims / 4, kTeams = threads / kTeam, kWarps = threads / 32,
@@ -128,6 +125,8 @@ __global__ void __launch_bounds__(threads) combine_kernel(const __grid_constant_
     const float *from =
         a.split.partial_out + first * LKVI_PARTIAL_FLOATS + blockIdx.y * dims + 4 * lane;
     const uint64_t step = (uint64_t)slot_rows * LKVI_PARTIAL_FLOATS;
+    if (p.seq >= 0 && head == 0 && blockIdx.y == 0 && threadIdx.x == 0)
+        note_length(a, p.seq, token);
     lkvi::wait_for_predecessor();
     if (p.seq < 0)
         return;
@@ -208,10 +207,10 @@ __global__ void __launch_bounds__(threads) combine_kernel(const __grid_constant_
         store1(a.out, at + d, o * inverse);
     }
     if (threadIdx.x == 0 && blockIdx.y == 0)
-        store_row(a, p, token, head, top, sum, slope);
+        store_row(a, token, head, top, sum, slope);
 }
 
-template <int dims, int threads>
+template <int dims, int threads, int ahead>
 cudaError_t launch(const combine_args &a, uint32_t rows, cudaStream_t stream)
 {
     cudaLaunchAttribute attribute = {};
@@ -223,7 +222,8 @@ cudaError_t launch(const combine_args &a, uint32_t rows, cudaStream_t stream)
     config.stream = stream;
     config.attrs = &attribute;
     config.numAttrs = 1;
-    return rows ? cudaLaunchKernelEx(&config, combine_kernel<dims, threads>, a) : cudaSuccess;
+    return rows ? cudaLaunchKernelEx(&config, combine_kernel<dims, threads, ahead>, a)
+                : cudaSuccess;
 }
 } // namespace
 
@@ -246,6 +246,7 @@ cudaError_t lkvi_cuda_combine(const struct lkvi_split_shape *shape,
     const uint64_t most = (uint64_t)shape->num_tokens * a.num_heads;
     const uint32_t rows = (uint32_t)p->batch.num_tokens * a.num_heads;
     if (shape->chunk_tiles || (most > kFewRows && most < kManyRows))
-        return launch<128, 256>(a, rows, stream);
-    return most <= kFewRows ? launch<64, 512>(a, rows, stream) : launch<512, 128>(a, rows, stream);
+        return launch<128, 256, 5>(a, rows, stream);
+    return most <= kFewRows ? launch<64, 512, 9>(a, rows, stream)
+                            : launch<512, 128, 4>(a, rows, stream);
 }

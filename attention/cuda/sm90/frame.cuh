@@ -228,14 +228,51 @@ __device__ __forceinline__ void read_q(const decode_args &a, const sequence &s, 
         read_rows<false>(a, s, warp, lane, q);
 }
 
-/* RoPE part of row r as bf16 into its swizzled operand; a warp. */
-__device__ __forceinline__ void store_rope_row(uint8_t *to, uint4 raw, uint32_t dtype, int r,
-                                               int lane)
+template <uint32_t dtype> __device__ __forceinline__ void widen_rows(q_rows &q)
 {
-    const float4 x = as_float4(raw, dtype);
-    __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x.x, x.y), __floats2bfloat162_rn(x.z, x.w)};
-    if (lane < 16)
-        *(uint2 *)(to + r * kBox + (((lane / 2) ^ (r & 7)) << 4) + (lane % 2) * 8) = *(uint2 *)two;
+#pragma unroll
+    for (int n = 0; n < 4; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float4 x = as_float4(q.x[n][i], dtype);
+            q.x[n][i] = make_uint4(__float_as_uint(x.x), __float_as_uint(x.y), __float_as_uint(x.z),
+                                   __float_as_uint(x.w));
+        }
+}
+
+/* What read_q read becomes fp32: one branch for all, so that the rows' work can interleave. */
+__device__ __forceinline__ void widen_q(const decode_args &a, q_rows &q)
+{
+    if (a.q.dtype == LKV_DTYPE_BF16)
+        widen_rows<LKV_DTYPE_BF16>(q);
+    else if (a.q.dtype == LKV_DTYPE_F16)
+        widen_rows<LKV_DTYPE_F16>(q);
+}
+
+/* RoPE parts of the warp's rows as bf16 into their swizzled operand. */
+template <uint32_t dtype>
+__device__ __forceinline__ void store_rope(uint8_t *to, const q_rows &q, int warp, int lane)
+{
+#pragma unroll
+    for (int n = 0; n < 4; n++) {
+        const int r = 4 * warp + n;
+        const float4 x = as_float4(q.rope[n], dtype);
+        __nv_bfloat162 two[2] = {__floats2bfloat162_rn(x.x, x.y), __floats2bfloat162_rn(x.z, x.w)};
+        if (lane < 16)
+            *(uint2 *)(to + r * kBox + (((lane / 2) ^ (r & 7)) << 4) + (lane % 2) * 8) =
+                *(uint2 *)two;
+    }
+}
+
+__device__ __forceinline__ void store_q_ropes(uint8_t *to, const decode_args &a, const q_rows &q,
+                                              int warp, int lane)
+{
+    if (a.q_rope.dtype == LKV_DTYPE_F32)
+        store_rope<LKV_DTYPE_F32>(to, q, warp, lane);
+    else if (a.q_rope.dtype == LKV_DTYPE_F16)
+        store_rope<LKV_DTYPE_F16>(to, q, warp, lane);
+    else
+        store_rope<LKV_DTYPE_BF16>(to, q, warp, lane);
 }
 
 /* Online softmax of the thread's four rows: element e of the arrays is row element_row(2 (e & 2) +
@@ -385,15 +422,16 @@ __device__ __forceinline__ void add_zeros(softmax_state &x, const uint32_t (&p16
 
 /* Sums of the whole CTA in every thread; row maxima, sums and slopes to the partial. */
 __device__ __forceinline__ void finish_sums(row_state &rows, softmax_state &x, float *stats,
-                                            int warp, int g, int c)
+                                            int warp, int g, int c, bool zeros = true)
 {
 #pragma unroll
-    for (int i = 0; i < 4; i++)
+    for (int d = 4; d < 32; d *= 2)
 #pragma unroll
-        for (int d = 4; d < 32; d *= 2) {
+        for (int i = 0; i < 4; i++) {
             x.sum[i] += __shfl_xor_sync(~0u, x.sum[i], d);
             x.slope[i] += __shfl_xor_sync(~0u, x.slope[i], d);
-            x.zero[i] += __shfl_xor_sync(~0u, x.zero[i], d);
+            if (zeros)
+                x.zero[i] += __shfl_xor_sync(~0u, x.zero[i], d);
         }
     barrier_sync<1, kThreads>();
     if (g == 0)

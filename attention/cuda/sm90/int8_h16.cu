@@ -65,9 +65,10 @@ __device__ __forceinline__ void fetch_latent(const decode_args &a, const int8_ma
 }
 
 /* Four rows of q a warp: q = scale * (256 high + low), both int8, swizzled. */
-__device__ __forceinline__ void store_q(const decode_args &a, int8_smem &sm, const q_rows &q,
-                                        int warp, int lane)
+__device__ __forceinline__ void store_q(const decode_args &a, int8_smem &sm, q_rows &q, int warp,
+                                        int lane)
 {
+    widen_q(a, q);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         const int r = 4 * warp + n;
@@ -75,12 +76,12 @@ __device__ __forceinline__ void store_q(const decode_args &a, int8_smem &sm, con
         float most = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            v[i] = as_float4(q.x[n][i], a.q.dtype);
+            v[i] = as_float4(q.x[n][i], LKV_DTYPE_F32);
             most = fmaxf(most, fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)),
                                      fmaxf(fabsf(v[i].z), fabsf(v[i].w))));
         }
         most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
-        const float inverse = most > 0 ? 32639.f / most : 0;
+        const float inverse = most > 0 ? __fdividef(32639.f, most) : 0;
         uint32_t sum = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
@@ -99,11 +100,11 @@ __device__ __forceinline__ void store_q(const decode_args &a, int8_smem &sm, con
         }
         sum = __reduce_add_sync(~0u, sum - 16 * 0x4B400000u);
         if (lane == 0) {
-            sm.rows.scale[r] = most / 32639.f * a.scale_log2;
+            sm.rows.scale[r] = most * (1 / 32639.f) * a.scale_log2;
             sm.rows.q_sum[r] = (float)(int)sum;
         }
-        store_rope_row(sm.q_rope, q.rope[n], a.q_rope.dtype, r, lane);
     }
+    store_q_ropes(sm.q_rope, a, q, warp, lane);
     fence_async_shared();
 }
 

@@ -63,9 +63,10 @@ __device__ __forceinline__ void fetch_rope(const decode_args &a, const nvfp4_map
 
 /* Four rows of q a warp as fp16 of |.| <= 1. Dim d = 256 (m / 2) + 64 c + 32 (m % 2) + 8 i + 4 hi +
  * 2 e + odd is position 8 hi + 2 c + e of step 8 m + 2 i + odd: what the widening below makes. */
-__device__ __forceinline__ void store_q(const decode_args &a, nvfp4_smem &sm, const q_rows &q,
-                                        int warp, int lane)
+__device__ __forceinline__ void store_q(const decode_args &a, nvfp4_smem &sm, q_rows &q, int warp,
+                                        int lane)
 {
+    widen_q(a, q);
 #pragma unroll
     for (int n = 0; n < 4; n++) {
         const int r = 4 * warp + n;
@@ -73,14 +74,12 @@ __device__ __forceinline__ void store_q(const decode_args &a, nvfp4_smem &sm, co
         float most = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            v[i] = as_float4(q.x[n][i], a.q.dtype);
+            v[i] = as_float4(q.x[n][i], LKV_DTYPE_F32);
             most = fmaxf(most, fmaxf(fmaxf(fabsf(v[i].x), fabsf(v[i].y)),
                                      fmaxf(fabsf(v[i].z), fabsf(v[i].w))));
         }
-#pragma unroll
-        for (int d = 1; d < 32; d *= 2)
-            most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-        float inverse = most > 0 ? 1.f / most : 0;
+        most = __uint_as_float(__reduce_max_sync(~0u, __float_as_uint(most)));
+        const float inverse = most > 0 ? __fdividef(1.f, most) : 0;
 #pragma unroll
         for (int b = 0; b < 4; b++) {
             const float4 x = v[b];
@@ -96,8 +95,8 @@ __device__ __forceinline__ void store_q(const decode_args &a, nvfp4_smem &sm, co
         }
         if (lane == 0)
             sm.rows.scale[r] = most * a.scale_log2;
-        store_rope_row(sm.q_rope, q.rope[n], a.q_rope.dtype, r, lane);
     }
+    store_q_ropes(sm.q_rope, a, q, warp, lane);
     fence_async_shared();
 }
 
@@ -227,7 +226,7 @@ __device__ __forceinline__ void store_partial(const decode_args &a, nvfp4_smem &
                                               int seq, int warp, int g, int c)
 {
     int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
-    finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
+    finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c, false);
     const float back = x.reference == 0 ? 0.f : 1.f / x.reference;
     float *out =
         (float *)sm.tile; /* 16 rows of 512 dims, padded; all products have read the tile */
