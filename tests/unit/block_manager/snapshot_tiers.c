@@ -1,5 +1,5 @@
-/* What a snapshot keeps beside the blocks: priorities with their ends, and what only the host has. A
- * file of the version before is refused. */
+/* What a snapshot keeps beside the blocks: priorities with their ends, and what only the host has.
+ * A file of the version before is refused. */
 #include <criterion/criterion.h>
 #include <stdio.h>
 #include <stdlib.h>
