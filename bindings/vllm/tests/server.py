@@ -41,6 +41,15 @@ class Server:
             self.command += ["--attention-backend", "CUSTOM", "--additional-config",
                              json.dumps(chosen)]
 
+    @classmethod
+    def by_command(cls, log, words):
+        """A command as a user would type it; MODEL is the small model."""
+        made = cls(log, None)
+        made.command = [sys.executable, *words[1:], "--port", str(made.port), "--host", "127.0.0.1",
+                        "--served-model-name", "tiny"]
+        made.command = [str(MODEL) if word == "MODEL" else word for word in made.command]
+        return made
+
     def __enter__(self):
         env = {"VLLM_NO_USAGE_STATS": "1", "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1",
                "VLLM_CPU_OMP_THREADS_BIND": "nobind", **os.environ}

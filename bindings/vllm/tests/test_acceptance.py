@@ -4,7 +4,9 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import pathlib
 import re
+import shlex
 import subprocess
 import sys
 
@@ -83,6 +85,26 @@ def test_capacity_follows_the_record(golden, tmp_path):
     for format, wanted in (("int8", 1.76), ("nvfp4", 2.67)):
         ratio = tokens[format] / tokens["bf16"]
         assert abs(ratio / wanted - 1) < 0.01, f"{format}: {ratio:.4f}, want {wanted}"
+
+
+GUIDE = pathlib.Path(__file__).parents[3] / "examples/vllm_serve.md"
+
+
+@pytest.mark.parametrize("block", range(2))
+def test_the_commands_of_the_guide(golden, tmp_path, block):
+    if not GUIDE.exists():
+        pytest.skip("the examples are not beside the tests")
+    commands = re.findall(r"```serve\n(.*?)```", GUIDE.read_text(), re.S)
+    assert len(commands) == 2
+    words = shlex.split(commands[block].replace("\\\n", " "))
+    with Server.by_command(tmp_path / "log.txt", words) as server:
+        text = golden["dev1"]
+        assert len(server.complete(text["token_ids"][:200], 8)) == 8
+        assert server.errors() == []
+    wanted = ["int8 records of 656 bytes", "nvfp4 records of 432 bytes"][block]
+    assert wanted in server.text()
+    if block == 1:
+        checked_at_the_end(server.text(), None)
 
 
 SETTINGS = {
