@@ -5,8 +5,8 @@
     cache = latentkv_hf.LatentCache(model, format="int8", max_tokens=8192)
     model.generate(ids, past_key_values=cache, max_new_tokens=64)
 
-CPU and CUDA; batches with padding, beams and crop() included. A cache is for one generate() or, after
-reset(), for the next. Models of the DeepSeek-V3 class (MLA) only."""
+CPU and CUDA; batches with padding, beams and crop() included. A cache is for one generate() or,
+after reset(), for the next. Models of the DeepSeek-V3 class (MLA) only."""
 from .attention import attach
 from .cache import LatentCache
 

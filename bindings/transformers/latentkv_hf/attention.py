@@ -1,5 +1,6 @@
-"""In: a DeepSeek-V3 attention module of transformers. Out: the same module with latentkv's attention:
-its own projections, norms and RoPE, then append and attend in place of the expanded keys and values.
+"""In: a DeepSeek-V3 attention module of transformers. Out: the same module with latentkv's
+attention: its own projections, norms and RoPE, then append and attend in place of the expanded keys
+and values.
 
 The module's forward is replaced, not its class: weights, state dict and names stay as they are."""
 from __future__ import annotations

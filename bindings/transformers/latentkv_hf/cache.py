@@ -1,10 +1,10 @@
-"""In: how many new tokens each sequence of a batch has. Out: where their records go, and a plan that
-attends over all of them: one step a forward pass, shared by every layer.
+"""In: how many new tokens each sequence of a batch has. Out: where their records go, and a plan
+that attends over all of them: one step a forward pass, shared by every layer.
 
-The sequences are latentkv's own: beams are forks of one another (blocks are shared until written to),
-crop() truncates. Padding is never stored: a padded column has no slot and no row.
+The sequences are latentkv's own: beams are forks of one another (blocks are shared until written
+to), crop() truncates. Padding is never stored: a padded column has no slot and no row.
 
-    forward pass --> begin(): Pool.step --> Step(batch, slots, rows) --> every layer: append, attend"""
+    forward pass --> Pool.step --> Step(plan, slots, rows) --> every layer: append, attend"""
 from __future__ import annotations
 
 import dataclasses
@@ -55,8 +55,8 @@ class LatentLayer(CacheLayerMixin):
 
 @dataclasses.dataclass
 class Step:
-    """One forward pass. rows: of the flattened [batch * columns], those that hold a token; None: all.
-    slots int64 [T], on the device."""
+    """One forward pass. rows: of the flattened [batch * columns], those that hold a token; None:
+    all. slots int64 [T], on the device."""
 
     plan: latentkv.Plan
     slots: torch.Tensor

@@ -1,4 +1,5 @@
-"""In: PyTorch tensors and devices. Out: latentkv's views, contexts and streams for the same memory."""
+"""In: PyTorch tensors and devices. Out: latentkv's views, contexts and streams for the same
+memory."""
 from __future__ import annotations
 
 import functools
@@ -11,7 +12,8 @@ NAMES = {torch.float32: "float32", torch.float16: "float16", torch.bfloat16: "bf
 
 
 def view(tensor: torch.Tensor) -> latentkv.View:
-    """As latentkv.view(tensor), which goes by DLPack, at a tenth of the time; grad does not matter."""
+    """As latentkv.view(tensor), which goes by DLPack, at a tenth of the time; grad does not
+    matter."""
     return latentkv.View(tensor.data_ptr(), NAMES[tensor.dtype], tensor.shape, tensor.stride(),
                          -1 if tensor.device.type == "cpu" else tensor.device.index or 0,
                          owner=tensor)

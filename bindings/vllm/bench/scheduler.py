@@ -1,5 +1,6 @@
-"""In: nothing. Out: microseconds of CPU time of schedule() + update_from_output() with 1,000 running sequences, of
-vLLM's scheduler with its own KV cache manager and with latentkv's. No model runs.
+"""In: nothing. Out: microseconds of CPU time of schedule() + update_from_output() with 1,000
+running sequences, of vLLM's scheduler with its own KV cache manager and with latentkv's. No model
+runs.
 
     python bench/scheduler.py [SEQUENCES] [STEPS]"""
 from __future__ import annotations
@@ -23,9 +24,9 @@ def scheduler_of(cls, count):
     from vllm.v1.structured_output import StructuredOutputManager
 
     config = EngineArgs(model=MODEL, max_model_len=4608, max_num_seqs=count,
-                        max_num_batched_tokens=max(count * PROMPT, 4608), attention_backend="CUSTOM",
-                        additional_config={"latentkv": {"format": "int8"}},
-                        enforce_eager=True).create_engine_config()
+                        max_num_batched_tokens=max(count * PROMPT, 4608),
+                        attention_backend="CUSTOM", enforce_eager=True,
+                        additional_config={"latentkv": {"format": "int8"}}).create_engine_config()
     spec = MLAAttentionSpec(block_size=BLOCK, num_kv_heads=1, head_size=576, dtype=torch.uint8,
                             state_content_bytes=656)
     cache = KVCacheConfig(num_blocks=count * 16, kv_cache_tensors=[],

@@ -1,9 +1,10 @@
-"""In: the small model. Out: one table: output tokens a second of 8 prompts of 256 tokens + 64 new ones
-each, and seconds of one prompt of 4,096 + 64, medians of 3, for stock vLLM and latentkv.
+"""In: the small model. Out: one table: output tokens a second of 8 prompts of 256 tokens + 64 new
+ones each, and seconds of one prompt of 4,096 + 64, medians of 3, for stock vLLM and latentkv.
 
     python bench/throughput.py [--dtype bfloat16] [--repeat 3] [NAME...]
 
-One engine after another, each in a process of its own, one OpenMP thread, eager, no prompt twice."""
+One engine after another, each in a process of its own, one OpenMP thread, eager, no prompt
+twice."""
 from __future__ import annotations
 
 import argparse

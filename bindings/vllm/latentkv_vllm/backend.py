@@ -1,9 +1,10 @@
-"""In: a vLLM batch's metadata. Out: one latentkv plan a batch, updated once and used by every layer.
+"""In: a vLLM batch's metadata. Out: one latentkv plan a batch, updated once and used by every
+layer.
 
 A batch is one call a layer whatever is in it: prefills, chunks of them and decodes differ only in
-their number of query rows. To vLLM all of its rows are therefore "prefill" rows (forward_mha), whose
-queries are not absorbed; latentkv projects. With decode "latent", batches of decodes alone go by
-forward_mqa, where vLLM's own layer does the projections."""
+their number of query rows. To vLLM all of its rows are therefore "prefill" rows (forward_mha),
+whose queries are not absorbed; latentkv projects. With decode "latent", batches of decodes alone go
+by forward_mqa, where vLLM's own layer does the projections."""
 from __future__ import annotations
 
 import dataclasses

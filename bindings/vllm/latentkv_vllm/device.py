@@ -1,8 +1,8 @@
 """In: PyTorch tensors and devices. Out: latentkv's views and contexts of the same memory.
 
 A context is made once a device. On the CPU vLLM binds its OpenMP threads to one core each, the
-calling one too; threads made by it would all sit on that core, so the library's get the cores of all
-of them."""
+calling one too; threads made by it would all sit on that core, so the library's get the cores of
+all of them."""
 from __future__ import annotations
 
 import functools

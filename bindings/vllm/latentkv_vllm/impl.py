@@ -1,8 +1,8 @@
 """In: one layer's queries, latents and cache. Out: records written, attention read, both by
 liblatentkv on vLLM's own memory. One call each a batch; nothing here loops over sequences.
 
-The projections W_UK and W_UV are of this rank's heads alone, so tensor parallelism needs nothing: each
-rank has the whole latent cache, as in vLLM."""
+The projections W_UK and W_UV are of this rank's heads alone, so tensor parallelism needs nothing:
+each rank has the whole latent cache, as in vLLM."""
 from __future__ import annotations
 
 from typing import Any
@@ -23,8 +23,8 @@ _shapes: dict[int, tuple[settings.Settings, int]] = {}
 
 
 def latent_dim_of(head_size: int) -> tuple[settings.Settings, int]:
-    """Settings and latent_dim of the layers with this many values a token. vLLM asks for the spec of
-    a layer after the layer has been made."""
+    """Settings and latent_dim of the layers with this many values a token. vLLM asks for the spec
+    of a layer after the layer has been made."""
     if head_size not in _shapes:
         raise ValueError(f"latentkv: no layer with {head_size} values a token has been made")
     return _shapes[head_size]
@@ -121,8 +121,8 @@ class LatentImpl(MLAAttentionImpl[Any]):
     def forward_mha(self, q: torch.Tensor, kv_c_normed: torch.Tensor, k_pe: torch.Tensor,
                     kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any, k_scale: torch.Tensor,
                     output: torch.Tensor, output_scale: torch.Tensor | None = None) -> None:
-        """Every row of the batch, q [T, H, nope + rope], from the cache alone: the new tokens are in
-        it already."""
+        """Every row of the batch, q [T, H, nope + rope], from the cache alone: the new tokens are
+        in it already."""
         nope = self.qk_nope_head_dim
         self._attend(attn_metadata, kv_c_and_k_pe_cache, q[..., :nope], q[..., nope:],
                      output.view(-1, self.num_heads, self.v_head_dim), weights=self._weights)

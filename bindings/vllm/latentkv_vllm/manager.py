@@ -1,14 +1,15 @@
-"""In: what vLLM's scheduler asks of its KV cache manager. Out: the answers of latentkv's block manager:
-exact prefix identity instead of hashes, hits inside a block, priorities.
+"""In: what vLLM's scheduler asks of its KV cache manager. Out: the answers of latentkv's block
+manager: exact prefix identity instead of hashes, hits inside a block, priorities.
 
-The pool is metadata alone; vLLM's workers hold the records under the same block ids: vLLM's block 0 is
-its null block, latentkv's block 0 its filler. A running request asks the library only when it enters a
-new block; between, a step costs it two comparisons.
+The pool is metadata alone; vLLM's workers hold the records under the same block ids: vLLM's block 0
+is its null block, latentkv's block 0 its filler. A running request asks the library only when it
+enters a new block; between, a step costs it two comparisons.
 
-When a block may be hit. Prompts admitted in a step are published at once: who hits them in the same step
-reads after they are written, layer by layer. What running requests complete is published when the next
-step begins, and not at all if they were preempted first. A hit inside a block is a copy that runs before
-the step, so it is looked for only while nothing has been published in this step."""
+When a block may be hit. Prompts admitted in a step are published at once: who hits them in the same
+step reads after they are written, layer by layer. What running requests complete is published when
+the next step begins, and not at all if they were preempted first. A hit inside a block is a copy
+that runs before the step, so it is looked for only while nothing has been published in this
+step."""
 from __future__ import annotations
 
 import dataclasses
@@ -32,7 +33,8 @@ USAGE_EVERY_SECONDS = 1.0  # a look at the pool's statistics walks all blocks
 
 @dataclasses.dataclass(slots=True)
 class LatentBlocks:
-    """Block ids of one group, where vLLM has lists of block objects; of a look-up also its ticket."""
+    """Block ids of one group, where vLLM has lists of block objects; of a look-up also its
+    ticket."""
 
     ids: list[int]
     match: Any = None

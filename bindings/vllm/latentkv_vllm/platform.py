@@ -1,5 +1,5 @@
-"""In: vLLM's configuration on a CPU. Out: the same, with what CpuPlatform forbids for MLA, because its
-own kernels cannot do it, allowed again where latentkv is the backend."""
+"""In: vLLM's configuration on a CPU. Out: the same, with what CpuPlatform forbids for MLA, because
+its own kernels cannot do it, allowed again where latentkv is the backend."""
 from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any

@@ -1,5 +1,6 @@
 """--scheduler-cls latentkv_vllm.scheduler.LatentScheduler: vLLM's scheduler with latentkv's block
-manager in place of its KV cache manager. vLLM calls scheduler_cls no public interface: tried with 0.32.
+manager in place of its KV cache manager. vLLM calls scheduler_cls no public interface: tried with
+0.32.
 
 What cannot be kept from outside is refused by name when the engine starts, see _refuse()."""
 from __future__ import annotations
@@ -32,8 +33,8 @@ def _refuse(config: Any, kv_cache: Any) -> None:
             (spec is not None and spec.block_size not in BLOCK_SIZES,
              f"block_size is {getattr(spec, 'block_size', None)}; need one of {BLOCK_SIZES}"),
             (config.kv_transfer_config is not None,
-             "kv_transfer_config is set; a connector writes into blocks that the manager would have "
-             "to hold unpublished"),
+             "kv_transfer_config is set; a connector writes into blocks that the manager would "
+             "have to hold unpublished"),
             (config.speculative_config is not None,
              "speculative_config is set; EAGLE drops the last block of a hit, which a match by "
              "tokens cannot express"),

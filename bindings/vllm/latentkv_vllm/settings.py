@@ -1,5 +1,6 @@
-"""In: the user's choice, {"latentkv": {...}} of vLLM's --additional-config, or LATENTKV_FORMAT. Out:
-Settings. vLLM's own --kv-cache-dtype is a closed list, so it stays "auto" and says nothing here."""
+"""In: the user's choice, {"latentkv": {...}} of vLLM's --additional-config, or LATENTKV_FORMAT.
+Out: Settings. vLLM's own --kv-cache-dtype is a closed list, so it stays "auto" and says nothing
+here."""
 from __future__ import annotations
 
 import dataclasses
@@ -22,7 +23,7 @@ class Settings:
     threads        of latentkv on the CPU; 0: as many as PyTorch has
     checked        CPU: a fault in the data (a value that is not finite) is an error of the engine
     partial        LatentScheduler: hits inside a block, by copying it
-    headroom       LatentScheduler: share of the blocks kept back, lkv_pool_desc.fallback_headroom"""
+    headroom       LatentScheduler: share of the blocks that is kept back (fallback_headroom)"""
 
     format: str = "bf16"
     rotate: bool = False

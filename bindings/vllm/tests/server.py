@@ -31,8 +31,8 @@ class Server:
         self.port, self.log = _free_port(), log
         self.command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL),
-            "--port", str(self.port), "--host", "127.0.0.1", "--served-model-name", "tiny", "--dtype", dtype,
-            "--enforce-eager", "--max-model-len", "4608", "--max-num-seqs", "64",
+            "--port", str(self.port), "--host", "127.0.0.1", "--served-model-name", "tiny",
+            "--dtype", dtype, "--enforce-eager", "--max-model-len", "4608", "--max-num-seqs", "64",
             "--kv-cache-memory-bytes", str(cache_mib << 20), *flags]
         if format is None:
             self.command += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']

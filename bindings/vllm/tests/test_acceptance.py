@@ -142,8 +142,8 @@ def baseline(golden, shared_prompts, tmp_path_factory):
 
 
 def checked_at_the_end(log, hits):
-    """What latentkv's scheduler says when it ends; its hits are those of vLLM's metrics (which count
-    a preempted request's second look-up apart)."""
+    """What latentkv's scheduler says when it ends; its hits are those of vLLM's metrics (which
+    count a preempted request's second look-up apart)."""
     found = re.search(r"pool check clean; (\d+) of (\d+) prompt tokens hit, (\d+) of them inside a "
                       r"block; (\d+) sequences live", log)
     assert found, log[-2000:]
