@@ -62,12 +62,16 @@ static void check(struct argp_state *state, void *input)
     struct replay_options *o = input;
     if (o->compare == COMPARE_LRU)
         o->infinite = 1;
+    if (o->compare == COMPARE_MEMORY)
+        o->no_tables = 1;
     if (o->compare == COMPARE_MALLOC && !o->library)
         argp_error(state, "--compare malloc needs --library");
     if ((o->blocks != 0) + is_set(&o->memory) + o->infinite > 1)
         argp_error(state, "--blocks, --memory and --infinite exclude each other");
     if (o->compare == COMPARE_MEMORY && (o->blocks || is_set(&o->memory) || o->infinite))
         argp_error(state, "--compare memory sets the size of the pool itself");
+    if (o->no_tables && o->attend_rate > 0)
+        argp_error(state, "--attend needs the tables that --no-tables leaves out");
     if (o->infinite && o->attend_rate > 0)
         argp_error(state, "--infinite decodes nothing: it has no steps to --attend");
     if (o->lend_share > 0 && !(o->headroom > 0))
@@ -174,6 +178,9 @@ static size_t run_rows(struct replay_options *o, struct option_row *to)
 static size_t more_rows(struct replay_options *o, struct option_row *to)
 {
     const struct option_row rows[] = {
+        {"no-tables", NULL,
+         "steps fill no block tables: as wide as the longest request, they cost more than the rest",
+         OPTION_FLAG, &o->no_tables, 0, 0, NULL, 4},
         {"attend", "RATE", "append real latents in one layer and attend in this share of the steps",
          OPTION_REAL, &o->attend_rate, 0, 1, NULL, 4},
         {"heads", "N", "query heads with --attend; default 16", OPTION_U32, &o->heads, 1, 256, NULL,

@@ -62,6 +62,7 @@ void pressure_preempt(struct scheduler *s, const lkv_admission *refused)
         scheduler_drop(s, s->num_running - 1);
     }
     scheduler_push_front(s, w);
+    s->stuck = STUCK_STEPS; /* or it would be back at once, and out again */
 }
 
 int pressure_swap_in(struct scheduler *s)

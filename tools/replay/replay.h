@@ -25,7 +25,7 @@ struct replay_options {
     double headroom, attend_rate, step_ms, session_gap_s, until_s;
     double lend_share, priority_share, priority_s;
     struct replay_amount host;
-    int infinite, no_partial, continue_tails, eager, swap, demote;
+    int infinite, no_partial, continue_tails, eager, swap, demote, no_tables;
     uint32_t compare;    /* COMPARE_* */
     const char *library; /* with COMPARE_MALLOC: the other liblatentkv */
 };

@@ -13,7 +13,7 @@
 #include "tools/common/out.h"
 #include "tools/common/rng.h"
 
-enum { PRIORITY = 50, STUCK_STEPS = 16 };
+enum { PRIORITY = 50 };
 
 static const struct trace_request *request_of(const struct scheduler *s, uint64_t request)
 {
@@ -314,6 +314,7 @@ static void open_arrays(struct scheduler *s)
 {
     const uint32_t n = s->r->options.max_running, width = s->r->pool.table_width;
     const uint64_t rows = (uint64_t)n + s->r->options.chunk;
+    const int with_table = !s->r->options.no_tables;
     s->running = out_alloc(n, sizeof *s->running);
     s->ring = s->r->trace.num_requests + n + 1;
     s->waiting = out_alloc(s->ring, sizeof *s->waiting);
@@ -323,19 +324,20 @@ static void open_arrays(struct scheduler *s)
     s->row_begin = out_alloc(n, sizeof *s->row_begin);
     s->tokens = out_alloc(n, sizeof *s->tokens);
     s->chains = out_alloc(n, sizeof *s->chains);
-    s->step = (lkv_step){.size = sizeof s->step,
-                         .seqs = s->seqs,
-                         .num_new = s->num_new,
-                         .tokens = s->tokens,
-                         .row_begin = s->row_begin,
-                         .num_rows = s->num_rows,
-                         .block_table = out_alloc((size_t)n * width, sizeof(int32_t)),
-                         .seq_lens = out_alloc(n, sizeof(int32_t)),
-                         .q_indptr = out_alloc(n + 1, sizeof(int32_t)),
-                         .slots = out_alloc(rows, sizeof(int64_t)),
-                         .positions = out_alloc(rows, sizeof(int32_t)),
-                         .slots_capacity = rows,
-                         .table_width = width};
+    s->step =
+        (lkv_step){.size = sizeof s->step,
+                   .seqs = s->seqs,
+                   .num_new = s->num_new,
+                   .tokens = s->tokens,
+                   .row_begin = s->row_begin,
+                   .num_rows = s->num_rows,
+                   .block_table = with_table ? out_alloc((size_t)n * width, sizeof(int32_t)) : NULL,
+                   .seq_lens = out_alloc(n, sizeof(int32_t)),
+                   .q_indptr = out_alloc(n + 1, sizeof(int32_t)),
+                   .slots = out_alloc(rows, sizeof(int64_t)),
+                   .positions = out_alloc(rows, sizeof(int32_t)),
+                   .slots_capacity = rows,
+                   .table_width = width};
 }
 
 static void close_arrays(struct scheduler *s)

@@ -46,6 +46,8 @@ struct scheduler {
     struct attend_seq *chains;
 };
 
+enum { STUCK_STEPS = 16 };
+
 /* Waiting requests: a preempted one goes to the head. */
 void scheduler_push_front(struct scheduler *s, struct waiting w);
 void scheduler_pop_front(struct scheduler *s);
