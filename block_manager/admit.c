@@ -35,9 +35,9 @@ static lkv_status plan_limits(const struct lkvi_manager *m, const lkv_prompt *pr
                          (unsigned long long)most, (unsigned long long)lkvi_blocks_for(m, most),
                          m->base_blocks);
     plan->want = lkvi_blocks_for(m, room);
-    if (m->sums.seqs_live)
+    if (m->sums.seqs_live) /* what no pool of this size can leave: one block too many */
         plan->spare =
-            args->watermark_blocks < m->num_blocks ? args->watermark_blocks : m->num_blocks;
+            args->watermark_blocks > m->num_blocks ? m->num_blocks + 1 : args->watermark_blocks;
     if (args->flags & LKV_ADMIT_WHOLE)
         plan->promise = lkvi_blocks_for(m, most) - plan->want;
     return LKV_OK;

@@ -87,6 +87,7 @@ Test(watermark, leaves_blocks_to_those_that_run)
     case_eq(case_append(m, first, 3 * B, 5), LKV_OK); /* growth is what the blocks were left for */
     case_free(m, second, 9);
     case_eq(admit_above(m, B, 1, &result, &third), LKV_E_WAIT_PENDING);
+    case_eq(admit_above(m, 0, 11, &result, &third), LKV_E_NO_BLOCKS); /* no fence will do */
     lkvi_manager_pass_fence(m, 9);
     case_eq(admit_above(m, B, 1, &result, &third), LKV_OK);
     lkvi_manager_destroy(m);
