@@ -50,6 +50,17 @@ struct bench_shape {
     uint64_t heads, q_len, batch, context;
 };
 
+/* table.c: the shapes that a GPU is measured at, and the best bf16 peer's time, quoted. */
+struct bench_table_row {
+    uint64_t heads, q_len, batch, context;
+    const char *peer;
+    double peer_us;
+};
+extern const struct bench_table_row bench_table[];
+extern const size_t bench_table_rows;
+/* Puts a peer beside the last row added. */
+void bench_add_peer(struct bench *b, const struct bench_table_row *peer);
+
 /* cache.c: an engine-owned pool with `batch` sequences of `context` tokens in shuffled blocks. */
 struct bench_cache {
     lkv_pool *pool;

@@ -99,7 +99,7 @@ static void bench_shape_decode(struct bench *b, const struct bench_shape *s)
     close_run(&r);
 }
 
-static void bench_format(struct bench *b, uint32_t format, struct progress *bar, uint64_t *done)
+static void bench_lists(struct bench *b, uint32_t format, struct progress *bar, uint64_t *done)
 {
     const struct bench_options *o = b->options;
     for (size_t h = 0; h < o->heads.count; h++)
@@ -114,15 +114,34 @@ static void bench_format(struct bench *b, uint32_t format, struct progress *bar,
                 }
 }
 
+static void bench_whole_table(struct bench *b, uint32_t format, struct progress *bar,
+                              uint64_t *done)
+{
+    for (size_t i = 0; i < bench_table_rows; i++) {
+        const struct bench_table_row *r = &bench_table[i];
+        const struct bench_shape s = {format, r->heads, r->q_len, r->batch, r->context};
+        bench_shape_decode(b, &s);
+        bench_add_peer(b, r);
+        progress_show(bar, ++*done);
+    }
+}
+
+/* Lists that the command line left out. */
+static void fill_lists(struct bench_options *o)
+{
+    const struct number_list heads = {{16, 128}, 2}, q_lens = {{1}, 1}, batches = {{1, 8}, 2},
+                             contexts = {{4096}, 1};
+    o->heads = o->heads.count ? o->heads : heads;
+    o->q_lens = o->q_lens.count ? o->q_lens : q_lens;
+    o->batches = o->batches.count ? o->batches : batches;
+    o->contexts = o->contexts.count ? o->contexts : contexts;
+}
+
 int bench_decode(int argc, char **argv)
 {
     struct bench_options o = {.device = LKV_DEVICE_CPU,
                               .formats = {1, 2, 3, 4},
                               .num_formats = 4,
-                              .heads = {{16, 128}, 2},
-                              .q_lens = {{1}, 1},
-                              .batches = {{1, 8}, 2},
-                              .contexts = {{4096}, 1},
                               .repeats = 21,
                               .seconds = 5,
                               .block_tokens = 64,
@@ -131,13 +150,26 @@ int bench_decode(int argc, char **argv)
     struct bench b;
     struct progress bar;
     uint64_t done = 0;
-    bench_parse(argc, argv, "Attention over a filled cache of one layer.", &o);
+    bench_parse(
+        argc, argv,
+        "Attention over a filled cache of one layer. On a GPU and without --heads, --q-len, "
+        "--batch and --context: the ten shapes of docs/kernels.md, each beside the best "
+        "bf16 peer's time (quoted, not measured).",
+        &o);
+    const int whole = o.device != LKV_DEVICE_CPU && !o.heads.count && !o.q_lens.count &&
+                      !o.batches.count && !o.contexts.count;
+    fill_lists(&o);
     bench_open(&b, &o);
     progress_start(&bar, "decode",
-                   o.num_formats * o.heads.count * o.q_lens.count * o.batches.count *
-                       o.contexts.count);
-    for (size_t f = 0; f < o.num_formats; f++)
-        bench_format(&b, o.formats[f], &bar, &done);
+                   o.num_formats * (whole ? bench_table_rows
+                                          : o.heads.count * o.q_lens.count * o.batches.count *
+                                                o.contexts.count));
+    for (size_t f = 0; f < o.num_formats; f++) {
+        if (whole)
+            bench_whole_table(&b, o.formats[f], &bar, &done);
+        else
+            bench_lists(&b, o.formats[f], &bar, &done);
+    }
     progress_end(&bar);
     bench_close(&b);
     return EXIT_DONE;

@@ -25,7 +25,7 @@ enum {
 static const struct argp_option option_table[] = {
     {"device", KEY_DEVICE, "DEV", 0, "cpu (default), cuda or cuda:N", 0},
     {"format", KEY_FORMAT, "LIST", 0, "of bf16, fp8, int8, nvfp4; default all", 0},
-    {"heads", KEY_HEADS, "LIST", 0, "query heads; default 16,128", 0},
+    {"heads", KEY_HEADS, "LIST", 0, "query heads; default 16,128, on a GPU a table", 0},
     {"q-len", KEY_Q_LEN, "LIST", 0, "query rows a sequence; default 1", 0},
     {"batch", KEY_BATCH, "LIST", 0, "sequences, or tokens a call of append", 0},
     {"context", KEY_CONTEXT, "LIST", 0, "tokens a sequence; default 4096", 0},

@@ -50,6 +50,8 @@ void bench_add_row(struct bench *b, const char *kernel, const struct bench_shape
                         out_number(device_read_gbps(b->device, b->options->threads)));
     json_object_set_new(row, "fma_ceiling_tflops",
                         b->fma_tflops > 0 ? out_number(b->fma_tflops) : json_null());
+    json_object_set_new(row, "peer", json_null());
+    json_object_set_new(row, "peer_us", json_null());
     json_array_append_new(b->rows, row);
 }
 
@@ -84,12 +86,25 @@ void bench_print_rows(const json_t *rows)
                                        "us_p90", "gbps",    "tflops"};
     static const char *const formats[] = {"",    "",    "",    "%.0", "%.0", "%.0", "%.0",
                                           "%.0", "%.1", "%.1", "%.1", "%.1", "%.3"};
-    static const char *const heads[] = {
-        "device",  "kernel",         "format",       "heads", "q_len", "batch",
-        "context", "threads",        "us",           "p10",   "p90",   "GB/s",
-        "TFLOP/s", "% of read peak", "% of FMA peak"};
+    static const char *const heads[] = {"device",
+                                        "kernel",
+                                        "format",
+                                        "heads",
+                                        "q_len",
+                                        "batch",
+                                        "context",
+                                        "threads",
+                                        "us",
+                                        "p10",
+                                        "p90",
+                                        "GB/s",
+                                        "TFLOP/s",
+                                        "% of read peak",
+                                        "% of FMA peak",
+                                        "peer us, quoted",
+                                        "x the peer"};
     enum { NUM_KEYS = sizeof keys / sizeof *keys };
-    struct out_table *t = out_table_new(NUM_KEYS + 2, heads);
+    struct out_table *t = out_table_new(NUM_KEYS + 4, heads);
     size_t i;
     json_t *row;
     json_array_foreach(rows, i, row)
@@ -98,6 +113,12 @@ void bench_print_rows(const json_t *rows)
             cell(t, row, keys[k], formats[k]);
         share_cell(t, row, "gbps", "read_ceiling_gbps");
         share_cell(t, row, "tflops", "fma_ceiling_tflops");
+        cell(t, row, "peer_us", "%.1");
+        const json_t *peer = json_object_get(row, "peer_us"), *us = json_object_get(row, "us");
+        if (json_is_number(peer) && json_is_number(us))
+            out_cell(t, "%.2f", json_number_value(peer) / json_number_value(us));
+        else
+            out_cell(t, "-");
     }
     out_table_print(t, stdout);
 }
