@@ -12,38 +12,62 @@ export LKV_CUDA_DIR=$build
 export LD_LIBRARY_PATH=$build/lib:$build${LD_LIBRARY_PATH:+:$LD_LIBRARY_PATH}
 bin=$build/tests/gpu
 failed=0
-step() { # name command...
+names=()
+report() { # name status seconds: prints the tail of a finished step, keeps the whole in the log
+  (($2)) && failed=1
+  echo "== $1: exit $2, $3 s" | tee -a "$log"
+  cat "$out/$1.step" >>"$log"
+  tail -n "$(($2 ? 12 : ${LKV_LINES:-2}))" "$out/$1.step"
+  rm -f "$out/$1".{step,end}
+}
+step() { # name command...: alone on the device, as a bench must be
   local name=$1 begin=$SECONDS status=0
   shift
-  "$@" >"$out/step.txt" 2>&1 || status=$?
-  ((status)) && failed=1
-  echo "== $name: exit $status, $((SECONDS - begin)) s" | tee -a "$log"
-  cat "$out/step.txt" >>"$log"
-  tail -n "$((status ? 12 : ${LKV_LINES:-2}))" "$out/step.txt"
-  rm -f "$out/step.txt"
+  "$@" >"$out/$name.step" 2>&1 || status=$?
+  report "$name" "$status" $((SECONDS - begin))
 }
-step records timeout 150 "$bin/test_gpu_records"
-step project timeout 150 "$bin/test_gpu_project"
-step generic timeout 300 "$bin/test_gpu_decode" --generic
-step decode timeout 300 "$bin/test_gpu_decode"
+beside() { # name command...: in the background, for what is checked and not timed
+  local name=$1 begin=$SECONDS
+  shift
+  names+=("$name")
+  {
+    local status=0
+    "$@" >"$out/$name.step" 2>&1 || status=$?
+    echo "$status $((SECONDS - begin))" >"$out/$name.end"
+  } &
+}
+together() { # waits for everything begun by beside
+  local name
+  wait
+  for name in "${names[@]}"; do
+    # shellcheck disable=SC2046
+    report "$name" $(cat "$out/$name.end")
+  done
+  names=()
+}
+beside records timeout 150 "$bin/test_gpu_records"
+beside project timeout 150 "$bin/test_gpu_project"
+beside swap timeout 150 "$bin/test_gpu_swap"
+beside generic timeout 300 "$bin/test_gpu_decode" --generic
+beside decode timeout 300 "$bin/test_gpu_decode"
+together
 if command -v compute-sanitizer >/dev/null && [[ ${LKV_SANITIZER:-1} = 1 ]]; then
   for tool in memcheck racecheck synccheck initcheck; do
-    sanitize=(timeout 60 compute-sanitizer --tool "$tool" --error-exitcode 9)
-    step "$tool-generic" "${sanitize[@]}" "$bin/test_gpu_decode" --small --generic
-    step "$tool-decode" "${sanitize[@]}" "$bin/test_gpu_decode" --small
+    sanitize=(timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9)
+    beside "$tool-generic" "${sanitize[@]}" "$bin/test_gpu_decode" --small --generic
+    beside "$tool-decode" "${sanitize[@]}" "$bin/test_gpu_decode" --small
   done
-  step memcheck-records timeout 60 compute-sanitizer --error-exitcode 9 "$bin/test_gpu_records" \
-    --small
+  beside memcheck-records timeout 150 compute-sanitizer --error-exitcode 9 \
+    "$bin/test_gpu_records" --small
+  together
 fi
 lkv=$build/tools/lkv
 [[ -x $lkv ]] || lkv=$build/lkv
 if [[ -x $lkv && ${LKV_BENCH:-1} = 1 ]]; then
-  LKV_LINES=40
+  LKV_LINES=60
   step bench-append timeout 60 "$lkv" bench append --device cuda:0 --batch 64,8192 \
     --json "$out/append.json"
-  step bench-decode timeout 200 "$lkv" bench decode --device cuda:0 --heads 16,64,128 --batch 32 \
-    --context 65536 --seconds 1 --json "$out/decode.json"
-  step bench-decode-small timeout 60 "$lkv" bench decode --device cuda:0 --heads 16 --batch 1 \
-    --context 1024,65536 --seconds 1 --json "$out/decode-small.json"
+  step bench-decode timeout 240 "$lkv" bench decode --device cuda:0 --seconds 1 \
+    --json "$out/decode.json"
 fi
 exit $failed
