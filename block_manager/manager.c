@@ -6,6 +6,9 @@
 
 enum { RUN_AT_A_TIME = 4096 };
 
+/* Larger arrays are rather those of a mistake, or of a test, than of a pool that fits a device. */
+static const uint64_t POPULATE_MOST = UINT64_C(1) << 30;
+
 static lkv_status config_check(const struct lkvi_manager_config *config)
 {
     if (config->num_blocks < 1 || config->num_blocks >= INT32_MAX ||
@@ -24,14 +27,21 @@ static lkv_status config_check(const struct lkvi_manager_config *config)
     return LKV_OK;
 }
 
-/* Random access over megabytes: huge pages save most of the page walks. Advice only. */
+/* Random access over megabytes: huge pages save most of the page walks. And they are had now, or
+ * the first admissions would wait, under the lock, for the kernel to clear 2 MB at a time. Advice
+ * only: a kernel that knows neither does the same later. */
 static void advise_huge(void *p, uint64_t bytes)
 {
     const uintptr_t huge = 2u << 20;
     uintptr_t begin = ((uintptr_t)p + huge - 1) & ~(huge - 1);
     uintptr_t end = ((uintptr_t)p + bytes) & ~(huge - 1);
-    if (begin < end)
-        madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+    if (begin >= end)
+        return;
+    madvise((void *)begin, end - begin, MADV_HUGEPAGE);
+#ifdef MADV_POPULATE_WRITE
+    if (bytes <= POPULATE_MOST)
+        madvise((void *)begin, end - begin, MADV_POPULATE_WRITE);
+#endif
 }
 
 struct part { /* of the metadata: one array */
