@@ -4,7 +4,9 @@
 
 #include <pthread.h>
 #include "core/context.h"
+#include "api/objects.h"
 #include "moe_cache/router.h"
+#include "moe_cache/slots.h"
 
 struct lkv_router {
     struct lkvi_object object;
@@ -18,6 +20,17 @@ struct lkv_gate {
     pthread_mutex_t mutex; /* of state */
     lkv_gate_desc desc;    /* defaults filled in */
     lkv_gate_state state;
+};
+
+struct lkv_slots {
+    struct lkvi_object object;
+    struct lkv_pool *pool;
+    struct lkvi_slots *slots;
+    uint64_t payload_bytes; /* rounded up */
+    uint64_t given_bytes;   /* as the caller said */
+    uint32_t num_layers;    /* of keys */
+    lkv_slot_fill_fn fill;
+    void *fill_user;
 };
 
 /* LKV_E_UNSUPPORTED on a CUDA context; what names the call. */

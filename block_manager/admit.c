@@ -149,6 +149,9 @@ static void execute(struct lkvi_manager *m, struct lkvi_seq *s, const lkv_prompt
     fill_rest(m, s, prompt, hits);
     if (plan->hits.partial)
         lkvi_copies_add(m, plan->hits.partial, (uint32_t)s->table[hits], LKVI_COPY_BLOCK);
+    if (plan->hits.partial && m->sides)
+        lkvi_side_copied(m, plan->hits.partial, (uint32_t)s->table[hits],
+                         plan->hits.partial_tokens);
     describe(m, s, prompt, args, plan);
     m->counts.reserved += plan->promise;
     m->sums.hit_tokens += s->hit_tokens;

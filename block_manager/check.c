@@ -374,7 +374,7 @@ static lkv_status check_keysets(const struct lkvi_manager *m)
     return LKV_OK;
 }
 
-static lkv_status check_all(const struct lkvi_manager *m, struct tally *t)
+static lkv_status check_all(struct lkvi_manager *m, struct tally *t)
 {
     LKV_TRY(check_lists(m, t));
     LKV_TRY(check_buckets(m));
@@ -385,7 +385,7 @@ static lkv_status check_all(const struct lkvi_manager *m, struct tally *t)
     CHECK("KV within base", kv <= m->base_blocks, 1, kv);
     CHECK("lent within headroom", m->counts.state[LKVI_LENT] <= m->num_blocks - m->base_blocks, 1,
           0);
-    return LKV_OK;
+    return lkvi_side_check(m);
 }
 
 lkv_status lkvi_manager_check(struct lkvi_manager *m)

@@ -50,6 +50,8 @@ static void copy_tail(struct lkvi_manager *m, struct lkvi_seq *s)
            (s->length & (m->block_tokens - 1)) * sizeof(int32_t));
     s->table[i] = (int32_t)to;
     lkvi_copies_add(m, from, to, LKVI_COPY_BLOCK);
+    if (m->sides)
+        lkvi_side_copied(m, from, to, s->length & (m->block_tokens - 1));
     if (i < s->dirty_from)
         s->dirty_from = i;
 }
@@ -72,6 +74,8 @@ static void write_tokens(struct lkvi_manager *m, struct lkvi_seq *s, const int32
         uint32_t now = n < room ? (uint32_t)n : room;
         uint32_t b = (uint32_t)s->table[s->length >> m->block_shift];
         memcpy(lkvi_block_tokens(m, b) + at, tokens, now * sizeof *tokens);
+        if (m->sides)
+            lkvi_side_written(m, b, at, at + now);
         s->length += now;
         m->sums.tokens_live += now;
         tokens += now;

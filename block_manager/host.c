@@ -140,6 +140,8 @@ uint32_t lkvi_host_take(struct lkvi_manager *m)
         return m->host.free[--m->host.state[LKVI_FREE]];
     uint32_t h = lkvi_lru_pop(&m->host.lru);
     give_up(m, h);
+    if (m->sides)
+        lkvi_side_dropped(m, h);
     return h;
 }
 
@@ -153,6 +155,8 @@ static uint32_t take_beyond_window(struct lkvi_manager *m)
         uint32_t h = lkvi_lru_pop(&host->lru), b = host->copy_of[h];
         if (!b || !(m->blocks[b].flags & LKVI_MARK)) {
             give_up(m, h);
+            if (m->sides)
+                lkvi_side_dropped(m, h);
             return h;
         }
         lkvi_lru_push(&host->lru, m->cold, h);

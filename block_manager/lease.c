@@ -4,7 +4,7 @@
  * by eviction of idle blocks at worst. They count as lent until their fence has passed. */
 #include "block_manager/state.h"
 
-static lkv_status lease_open(struct lkvi_manager *m, uint64_t num_blocks, struct lkvi_lease **out)
+lkv_status lkvi_lease_open(struct lkvi_manager *m, uint64_t num_blocks, struct lkvi_lease **out)
 {
     if (!m->free_lease && m->num_leases == m->leases_capacity) {
         uint32_t capacity = m->leases_capacity * 2 + 16;
@@ -73,7 +73,7 @@ static lkv_status pin_locked(struct lkvi_manager *m, const int32_t *blocks, uint
     uint64_t idle = 0, pending = 0;
     LKV_TRY(pin_plan(m, blocks, n, &idle, &pending));
     LKV_TRY(lkvi_room(m, idle, 0, pending, &room));
-    LKV_TRY(lease_open(m, n, &lease));
+    LKV_TRY(lkvi_lease_open(m, n, &lease));
     for (uint64_t i = 0; i < n; i++) {
         if (!blocks[i])
             continue;
@@ -102,7 +102,7 @@ static lkv_status lend_locked(struct lkvi_manager *m, uint64_t n, int32_t *block
         return lkvi_fail(LKV_E_NO_BLOCKS, "%llu blocks to lend; %llu of %llu are left of headroom",
                          (unsigned long long)n, (unsigned long long)(headroom - lent),
                          (unsigned long long)headroom);
-    LKV_TRY(lease_open(m, n, &lease));
+    LKV_TRY(lkvi_lease_open(m, n, &lease));
     lease->lent = 1;
     lease->num_blocks = n;
     lkvi_take_blocks(m, lease->blocks, n, LKVI_LENT);
@@ -121,13 +121,9 @@ lkv_status lkvi_lease_lend(struct lkvi_manager *m, uint64_t num_blocks, int32_t 
     return lkvi_unlock(m, lend_locked(m, num_blocks, blocks, out));
 }
 
-static lkv_status release_locked(struct lkvi_manager *m, lkv_lease handle, uint64_t fence)
+void lkvi_lease_close(struct lkvi_manager *m, uint32_t slot, uint64_t fence)
 {
-    uint32_t slot = (uint32_t)handle;
-    struct lkvi_lease *lease = slot && slot <= m->num_leases ? &m->leases[slot - 1] : NULL;
-    if (!lease || !lease->live || lease->generation != (uint32_t)(handle >> 32))
-        return lkvi_fail(LKV_E_NOT_FOUND, "lease %#llx is not alive; each is released once",
-                         (unsigned long long)handle);
+    struct lkvi_lease *lease = &m->leases[slot - 1];
     for (uint64_t i = lease->num_blocks; i-- > 0;) {
         if (lease->lent)
             lkvi_return_lent(m, lease->blocks[i], fence);
@@ -141,6 +137,17 @@ static lkv_status release_locked(struct lkvi_manager *m, lkv_lease handle, uint6
     lease->generation++;
     lease->next_free = m->free_lease;
     m->free_lease = slot;
+}
+
+static lkv_status release_locked(struct lkvi_manager *m, lkv_lease handle, uint64_t fence)
+{
+    uint32_t slot = (uint32_t)handle;
+    struct lkvi_lease *lease = slot && slot <= m->num_leases ? &m->leases[slot - 1] : NULL;
+    if (!lease || !lease->live || lease->lent == LKVI_LENT_TO_SIDE ||
+        lease->generation != (uint32_t)(handle >> 32))
+        return lkvi_fail(LKV_E_NOT_FOUND, "lease %#llx is not alive; each is released once",
+                         (unsigned long long)handle);
+    lkvi_lease_close(m, slot, fence);
     return LKV_OK;
 }
 

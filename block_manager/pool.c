@@ -33,6 +33,8 @@ void lkvi_make_free(struct lkvi_manager *m, uint32_t b)
     m->blocks[b].priority = 0;
     m->blocks[b].flags &= (uint8_t)~LKVI_BORROWED;
     set_state(m, b, LKVI_FREE);
+    if (m->sides)
+        lkvi_side_dropped(m, b);
 }
 
 static void park(struct lkvi_manager *m, uint32_t b)
@@ -189,6 +191,8 @@ void lkvi_take_blocks(struct lkvi_manager *m, uint32_t *out, uint64_t n, uint8_t
             b = m->stack[--m->counts.state[LKVI_FREE]];
         else
             b = evict_one(m);
+        if (m->sides)
+            lkvi_side_dropped(m, b);
         m->blocks[b].refs = state == LKVI_IN_USE;
         m->blocks[b].priority = 0;
         set_state(m, b, state);

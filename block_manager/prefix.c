@@ -239,6 +239,8 @@ void lkvi_move_identity(struct lkvi_manager *m, uint32_t from, uint32_t to)
     --*cached_of(m, from);
     ++*cached_of(m, to);
     wake_parent(m, parent);
+    if (m->sides)
+        lkvi_side_moved(m, from, to);
 }
 
 void lkvi_forget_all(struct lkvi_manager *m)

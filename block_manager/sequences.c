@@ -146,6 +146,17 @@ static void lower_anchor(struct lkvi_manager *m, struct lkvi_seq *s)
     s->anchor_generation = m->blocks[b].generation;
 }
 
+/* Tokens beyond the length will be others, unless somebody else has them too. */
+static void forget_tail(struct lkvi_manager *m, const struct lkvi_seq *s)
+{
+    uint64_t at = s->length & (m->block_tokens - 1);
+    if (!at)
+        return;
+    uint32_t b = (uint32_t)s->table[s->length >> m->block_shift];
+    if (m->blocks[b].refs == 1 && !(m->blocks[b].flags & LKVI_INDEXED))
+        lkvi_side_written(m, b, at, m->block_tokens);
+}
+
 lkv_status lkvi_seq_truncate(struct lkvi_manager *m, lkv_seq seq, uint64_t length, uint64_t fence)
 {
     struct lkvi_seq *s = NULL;
@@ -161,6 +172,8 @@ lkv_status lkvi_seq_truncate(struct lkvi_manager *m, lkv_seq seq, uint64_t lengt
     if (s->committed > length)
         s->committed = length;
     lkvi_seq_cut(m, s, (uint32_t)lkvi_blocks_for(m, length), fence);
+    if (m->sides)
+        forget_tail(m, s);
     if (s->dirty_from > s->num_blocks)
         s->dirty_from = s->num_blocks;
     lower_anchor(m, s);

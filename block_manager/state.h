@@ -97,6 +97,8 @@ struct lkvi_copy {
     uint64_t after; /* the fence that it waited for */
 };
 
+enum { LKVI_LENT_TO_SIDE = 2 }; /* of lent: no handle of it was given to anybody */
+
 struct lkvi_lease {
     uint32_t *blocks; /* pinned or lent ids, one per reference */
     uint64_t num_blocks;
@@ -149,6 +151,7 @@ struct lkvi_manager {
     uint32_t num_leases, leases_capacity, free_lease;
     uint8_t identity[32]; /* of the pool: parent digest of every first block */
     struct lkvi_events events;
+    struct lkvi_side *sides; /* who wants to know what happens to blocks; NULL: nobody */
 };
 
 static inline void lkvi_lock(struct lkvi_manager *m)
@@ -233,6 +236,16 @@ uint32_t lkvi_identity_hash(const struct lkvi_manager *m, uint32_t parent, const
                             uint32_t keyset);
 int lkvi_same(const struct lkvi_manager *m, uint32_t b, uint32_t parent, const int32_t *tokens,
               uint32_t keyset);
+
+/* ---- lease.c, side.c */
+struct lkvi_side;
+lkv_status lkvi_lease_open(struct lkvi_manager *m, uint64_t num_blocks, struct lkvi_lease **out);
+void lkvi_lease_close(struct lkvi_manager *m, uint32_t slot, uint64_t fence);
+void lkvi_side_dropped(struct lkvi_manager *m, uint32_t b);
+void lkvi_side_copied(struct lkvi_manager *m, uint32_t from, uint32_t to, uint64_t num_tokens);
+void lkvi_side_moved(struct lkvi_manager *m, uint32_t from, uint32_t to);
+void lkvi_side_written(struct lkvi_manager *m, uint32_t b, uint64_t begin, uint64_t end);
+lkv_status lkvi_side_check(struct lkvi_manager *m);
 
 /* ---- copies.c */
 lkv_status lkvi_copies_ensure(struct lkvi_manager *m, uint64_t more);

@@ -233,6 +233,8 @@ static void execute_plain(struct lkvi_manager *m, const lkv_step *step, uint32_t
     const uint32_t at = (uint32_t)(s->length & (m->block_tokens - 1));
     const uint32_t b = (uint32_t)s->table[s->length >> m->block_shift];
     lkvi_block_tokens(m, b)[at] = token;
+    if (m->sides)
+        lkvi_side_written(m, b, at, at + 1);
     if (step->block_table && (!(step->flags & LKV_STEP_TABLE_TAIL) ||
                               s->dirty_from != s->num_blocks || s->emitted != s->num_blocks))
         write_table(step, i, s);

@@ -28,6 +28,8 @@ static void move_out(struct lkvi_manager *m, struct lkvi_seq *s, uint32_t i, uin
     memcpy(lkvi_block_tokens(m, h), lkvi_block_tokens(m, b), m->block_tokens * sizeof(int32_t));
     lkvi_hold(m, h, LKVI_IN_USE);
     s->table[i] = (int32_t)h;
+    if (m->sides)
+        lkvi_side_copied(m, b, h, m->block_tokens);
     if (after > m->passed_fence)
         lkvi_held_add(m, b, h, LKVI_COPY_SWAP_OUT, after);
     else
@@ -103,6 +105,8 @@ static lkv_status swap_in(struct lkvi_manager *m, lkv_seq seq, lkv_admission *re
         memcpy(lkvi_block_tokens(m, b), lkvi_block_tokens(m, h), m->block_tokens * sizeof(int32_t));
         s->table[i] = (int32_t)b;
         lkvi_copies_add(m, h, b, LKVI_COPY_SWAP_IN);
+        if (m->sides)
+            lkvi_side_copied(m, h, b, m->block_tokens);
     }
     m->counts.reserved += promise;
     s->reserved_blocks = (uint32_t)promise;

@@ -21,6 +21,7 @@ static const struct {
     [LKVI_KIND_ROPE] = {"lkv_rope", 0x4c4b5652},
     [LKVI_KIND_ROUTER] = {"lkv_router", 0x4c4b5654},
     [LKVI_KIND_GATE] = {"lkv_gate", 0x4c4b5647},
+    [LKVI_KIND_SLOTS] = {"lkv_slots", 0x4c4b5653},
 };
 enum { MAGIC_DEAD = 0x44454144 };
 

@@ -18,6 +18,7 @@ enum lkvi_kind {
     LKVI_KIND_ROPE,
     LKVI_KIND_ROUTER,
     LKVI_KIND_GATE,
+    LKVI_KIND_SLOTS,
     LKVI_NUM_KINDS
 };
 

@@ -60,6 +60,8 @@ class Types:
         for kind, name in re.findall(r"typedef (u?int\d+_t) (\w+);", text):
             self.scalars[name] = SCALARS[kind]
         self.structs = [name for name, _ in STRUCT.findall(text)]
+        for name in re.findall(r"typedef lkv_status \(\*(\w+)\)", text):
+            self.scalars[name] = "c_void_p"
         self.callbacks = re.findall(r"typedef void \(\*(\w+)\)", text)
 
     def of(self, declaration: str) -> str:

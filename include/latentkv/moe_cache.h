@@ -4,6 +4,7 @@
  * Read top to bottom, the declarations follow a token:
  *
  *   router (which experts) -> gate (is it uncertain?) -> fallback (which other expert) -> combine
+ *   slots: what fallback experts keep, in the pool's headroom
  *
  * None of it touches the attention path: the gate takes the entropies that lkv_attend returns, or
  * those of the router. CPU contexts only in this release: on a CUDA context lkv_router_create and
@@ -217,6 +218,139 @@ typedef struct lkv_token_scale_args {
 /* Token-aware normalisation: each row's Euclidean norm against the running mean of norms before
  * this call, as a weight for lkv_combine. */
 LKV_API lkv_status lkv_token_scale(lkv_context *ctx, lkv_token_scale_args *args, void *stream);
+
+/* ---- slots: payloads in the headroom ----
+ *
+ * A store of equal payloads (fallback activations, expert weights, whatever the engine keys) inside
+ * blocks that it borrows from a pool's headroom one at a time: KV never loses a block to it, and
+ * what it gives back is cache again. The budget is a number of blocks and is never passed.
+ *
+ * A payload is written once, by the caller who got its slot as NEW, and never moves. TOKEN keys
+ * live with their KV block: sequences that share the block share the payload; a block that is
+ * copied (forks, partial hits) or swapped keeps the payloads of its tokens; truncated or rewritten
+ * tokens lose theirs; when the block is evicted or freed they are gone. Snapshots do not hold them.
+ * FREE keys stay until they are evicted.
+ *
+ * Any thread; calls take the pool's short lock. */
+typedef struct lkv_slots lkv_slots;
+
+enum {
+    LKV_SLOTS_LRU = 0,
+    LKV_SLOTS_LFU = 1, /* uses count up to 63; equal ones LRU */
+    /* First payloads that this step has not used, those whose layer comes round latest first. */
+    LKV_SLOTS_LEAST_STALE = 2
+};
+enum {
+    LKV_SLOT_KEY_TOKEN = 1, /* token `index` of KV block `block`; its token must be known */
+    LKV_SLOT_KEY_FREE = 2   /* any block and index, e.g. 0 and the expert */
+};
+
+/* Frozen. */
+typedef struct lkv_slot_key {
+    uint32_t kind;  /* LKV_SLOT_KEY_* */
+    uint32_t layer; /* less than num_layers */
+    uint32_t block; /* TOKEN: an id of a block table */
+    uint32_t index; /* TOKEN: less than tokens_per_block */
+} lkv_slot_key;
+
+enum {
+    LKV_SLOT_MISS = 0,
+    LKV_SLOT_READY = 1,
+    LKV_SLOT_FILLING = 2, /* somebody got it as NEW and has not committed it */
+    LKV_SLOT_NEW = 3,     /* yours to write and to commit */
+    LKV_SLOT_REFUSED = 4  /* to be created, but there is no room, or the KV block is gone */
+};
+
+/* Frozen. */
+typedef struct lkv_slot {
+    uint64_t handle; /* READY, NEW; else 0 */
+    /* Device, 16-byte aligned, payload_bytes; NULL in METADATA_ONLY pools. Stays while the slot is
+     * pinned or NEW; after that until the next call that may evict. */
+    void *address;
+    uint32_t state;        /* LKV_SLOT_* */
+    int32_t block;         /* where it lies: a headroom block, */
+    uint32_t layer;        /* the layer of the pool whose part of the block it is in, */
+    uint32_t offset_bytes; /* and the bytes from that part's start */
+} lkv_slot;
+
+/* Writes one payload; anything but LKV_OK gives the slot up. */
+typedef lkv_status (*lkv_slot_fill_fn)(void *user, const lkv_slot_key *key, void *address,
+                                       uint64_t payload_bytes);
+
+typedef struct lkv_slots_desc {
+    size_t size;
+    uint64_t payload_bytes; /* up to lkv_block_info.block_bytes; kept at a multiple of 16 */
+    uint64_t max_blocks;    /* the budget; 0: the pool's headroom */
+    uint32_t policy;        /* LKV_SLOTS_* */
+    uint32_t num_layers;    /* of keys, at most 4096; 0: the pool's */
+    lkv_slot_fill_fn fill;  /* for LKV_SLOTS_FILL; may be NULL */
+    void *fill_user;
+} lkv_slots_desc;
+
+/* For a LIBRARY pool with headroom, which it holds. All memory is taken now, at most 2^26 slots. */
+LKV_API lkv_status lkv_slots_create(lkv_pool *pool, const lkv_slots_desc *desc, lkv_slots **out);
+/* Gives every block back. Handles and addresses end. */
+LKV_API void lkv_slots_release(lkv_slots *slots);
+
+enum {
+    LKV_SLOTS_PIN = 1,    /* READY and NEW ones stay until lkv_slots_unpin */
+    LKV_SLOTS_CREATE = 2, /* what is missing becomes NEW, evicting others where it must */
+    LKV_SLOTS_FILL = 4    /* with CREATE: NEW ones are filled by the callback, and READY then */
+};
+typedef struct lkv_slots_args {
+    size_t size;
+    const lkv_slot_key *keys; /* [num_keys] host */
+    lkv_slot *slots;          /* [num_keys] host, out */
+    uint64_t num_keys;
+    uint64_t step;      /* of the engine, for LEAST_STALE; a lower one than before has no effect */
+    uint32_t flags;     /* LKV_SLOTS_* */
+    uint32_t reserved;  /* 0 */
+    uint64_t num_ready; /* out; these five add up to num_keys */
+    uint64_t num_filling; /* out */
+    uint64_t num_new;     /* out; 0 with FILL */
+    uint64_t num_refused; /* out */
+    uint64_t num_missed;  /* out */
+} lkv_slots_args;
+
+/* Looks keys up, and creates what is missing if asked to. No payload is copied. With FILL the
+ * callback runs outside all locks; where it fails, this and the NEW slots behind it are given up
+ * (MISS), its status is returned, and the struct is filled. */
+LKV_API lkv_status lkv_slots_get(lkv_slots *slots, lkv_slots_args *args);
+/* Ends the filling of NEW slots, all of the handles or none (LKV_E_NOT_FOUND). ready 1: their
+ * payloads are written, or will be before anything that reads them on the device; 0: given up. */
+LKV_API lkv_status lkv_slots_commit(lkv_slots *slots, const uint64_t *handles, uint64_t n,
+                                    uint32_t ready);
+/* Takes one pin off each, all or none: whoever read the payload is done. */
+LKV_API lkv_status lkv_slots_unpin(lkv_slots *slots, const uint64_t *handles, uint64_t n);
+/* Forgets READY payloads by key; *erased counts them. Pinned ones stay readable until unpinned. */
+LKV_API lkv_status lkv_slots_erase(lkv_slots *slots, const lkv_slot_key *keys, uint64_t n,
+                                   uint64_t *erased);
+
+typedef struct lkv_slots_stats {
+    size_t size;
+    uint64_t payload_bytes; /* of a slot, rounded up */
+    uint64_t budget_bytes;  /* what blocks_max blocks hold, all layers */
+    uint64_t held_bytes;    /* of blocks borrowed now */
+    uint64_t used_bytes;    /* of slots in use: ready and filling */
+    uint64_t blocks_max;
+    uint64_t blocks_held;
+    uint64_t slots_total; /* in blocks_max blocks */
+    uint64_t slots_ready;
+    uint64_t slots_filling;
+    uint64_t slots_pinned;
+    uint64_t entries;       /* keys; more than slots where KV blocks were copied */
+    uint64_t token_entries; /* of them, TOKEN keys */
+    uint64_t token_users;   /* TOKEN keys, each as often as its KV block is referred to */
+    uint64_t hits;          /* sums since creation */
+    uint64_t misses;
+    uint64_t created;
+    uint64_t refused;
+    uint64_t evicted;     /* payloads that went for room */
+    uint64_t dropped;     /* TOKEN keys that went with their tokens */
+    uint64_t copied;      /* TOKEN keys that a copied block got */
+    uint64_t copies_lost; /* for which there was no entry */
+} lkv_slots_stats;
+LKV_API lkv_status lkv_slots_query(lkv_slots *slots, lkv_slots_stats *stats);
 
 #ifdef __cplusplus
 }

@@ -116,6 +116,19 @@ LKV_FALLBACK_SHARED = 4
 LKV_COMBINE_ADD = 1
 LKV_COMBINE_SUBSTITUTE = 2
 LKV_COMBINE_STAT_ONLY = 3
+LKV_SLOTS_LRU = 0
+LKV_SLOTS_LFU = 1
+LKV_SLOTS_LEAST_STALE = 2
+LKV_SLOT_KEY_TOKEN = 1
+LKV_SLOT_KEY_FREE = 2
+LKV_SLOT_MISS = 0
+LKV_SLOT_READY = 1
+LKV_SLOT_FILLING = 2
+LKV_SLOT_NEW = 3
+LKV_SLOT_REFUSED = 4
+LKV_SLOTS_PIN = 1
+LKV_SLOTS_CREATE = 2
+LKV_SLOTS_FILL = 4
 
 lkv_log_fn = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 
@@ -1030,6 +1043,133 @@ class lkv_token_scale_args(Struct):
     ]
 
 
+class lkv_slot_key(Struct):
+    kind: int
+    layer: int
+    block: int
+    index: int
+    _fields_ = [
+        ("kind", c_uint32),
+        ("layer", c_uint32),
+        ("block", c_uint32),
+        ("index", c_uint32),
+    ]
+
+
+class lkv_slot(Struct):
+    handle: int
+    address: Any
+    state: int
+    block: int
+    layer: int
+    offset_bytes: int
+    _fields_ = [
+        ("handle", c_uint64),
+        ("address", c_void_p),
+        ("state", c_uint32),
+        ("block", c_int32),
+        ("layer", c_uint32),
+        ("offset_bytes", c_uint32),
+    ]
+
+
+class lkv_slots_desc(Struct):
+    size: int
+    payload_bytes: int
+    max_blocks: int
+    policy: int
+    num_layers: int
+    fill: Any
+    fill_user: Any
+    _fields_ = [
+        ("size", c_size_t),
+        ("payload_bytes", c_uint64),
+        ("max_blocks", c_uint64),
+        ("policy", c_uint32),
+        ("num_layers", c_uint32),
+        ("fill", c_void_p),
+        ("fill_user", c_void_p),
+    ]
+
+
+class lkv_slots_args(Struct):
+    size: int
+    keys: Any
+    slots: Any
+    num_keys: int
+    step: int
+    flags: int
+    reserved: int
+    num_ready: int
+    num_filling: int
+    num_new: int
+    num_refused: int
+    num_missed: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("keys", POINTER(lkv_slot_key)),
+        ("slots", POINTER(lkv_slot)),
+        ("num_keys", c_uint64),
+        ("step", c_uint64),
+        ("flags", c_uint32),
+        ("reserved", c_uint32),
+        ("num_ready", c_uint64),
+        ("num_filling", c_uint64),
+        ("num_new", c_uint64),
+        ("num_refused", c_uint64),
+        ("num_missed", c_uint64),
+    ]
+
+
+class lkv_slots_stats(Struct):
+    size: int
+    payload_bytes: int
+    budget_bytes: int
+    held_bytes: int
+    used_bytes: int
+    blocks_max: int
+    blocks_held: int
+    slots_total: int
+    slots_ready: int
+    slots_filling: int
+    slots_pinned: int
+    entries: int
+    token_entries: int
+    token_users: int
+    hits: int
+    misses: int
+    created: int
+    refused: int
+    evicted: int
+    dropped: int
+    copied: int
+    copies_lost: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("payload_bytes", c_uint64),
+        ("budget_bytes", c_uint64),
+        ("held_bytes", c_uint64),
+        ("used_bytes", c_uint64),
+        ("blocks_max", c_uint64),
+        ("blocks_held", c_uint64),
+        ("slots_total", c_uint64),
+        ("slots_ready", c_uint64),
+        ("slots_filling", c_uint64),
+        ("slots_pinned", c_uint64),
+        ("entries", c_uint64),
+        ("token_entries", c_uint64),
+        ("token_users", c_uint64),
+        ("hits", c_uint64),
+        ("misses", c_uint64),
+        ("created", c_uint64),
+        ("refused", c_uint64),
+        ("evicted", c_uint64),
+        ("dropped", c_uint64),
+        ("copied", c_uint64),
+        ("copies_lost", c_uint64),
+    ]
+
+
 # name: (result, arguments)
 FUNCTIONS = {
     "lkv_version": (c_uint32, ()),
@@ -1116,4 +1256,11 @@ FUNCTIONS = {
     "lkv_fallback_choose": (c_int32, (POINTER(lkv_fallback_args),)),
     "lkv_combine": (c_int32, (c_void_p, POINTER(lkv_combine_args), c_void_p)),
     "lkv_token_scale": (c_int32, (c_void_p, POINTER(lkv_token_scale_args), c_void_p)),
+    "lkv_slots_create": (c_int32, (c_void_p, POINTER(lkv_slots_desc), c_void_p)),
+    "lkv_slots_release": (None, (c_void_p,)),
+    "lkv_slots_get": (c_int32, (c_void_p, POINTER(lkv_slots_args))),
+    "lkv_slots_commit": (c_int32, (c_void_p, c_void_p, c_uint64, c_uint32)),
+    "lkv_slots_unpin": (c_int32, (c_void_p, c_void_p, c_uint64)),
+    "lkv_slots_erase": (c_int32, (c_void_p, POINTER(lkv_slot_key), c_uint64, c_void_p)),
+    "lkv_slots_query": (c_int32, (c_void_p, POINTER(lkv_slots_stats))),
 }

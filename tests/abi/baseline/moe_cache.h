@@ -128,6 +128,89 @@ typedef struct lkv_token_scale_args {
     uint64_t count;
 } lkv_token_scale_args;
 LKV_API lkv_status lkv_token_scale(lkv_context *ctx, lkv_token_scale_args *args, void *stream);
+typedef struct lkv_slots lkv_slots;
+enum { LKV_SLOTS_LRU = 0, LKV_SLOTS_LFU = 1, LKV_SLOTS_LEAST_STALE = 2 };
+enum { LKV_SLOT_KEY_TOKEN = 1, LKV_SLOT_KEY_FREE = 2 };
+typedef struct lkv_slot_key {
+    uint32_t kind;
+    uint32_t layer;
+    uint32_t block;
+    uint32_t index;
+} lkv_slot_key;
+enum {
+    LKV_SLOT_MISS = 0,
+    LKV_SLOT_READY = 1,
+    LKV_SLOT_FILLING = 2,
+    LKV_SLOT_NEW = 3,
+    LKV_SLOT_REFUSED = 4
+};
+typedef struct lkv_slot {
+    uint64_t handle;
+    void *address;
+    uint32_t state;
+    int32_t block;
+    uint32_t layer;
+    uint32_t offset_bytes;
+} lkv_slot;
+typedef lkv_status (*lkv_slot_fill_fn)(void *user, const lkv_slot_key *key, void *address,
+                                       uint64_t payload_bytes);
+typedef struct lkv_slots_desc {
+    size_t size;
+    uint64_t payload_bytes;
+    uint64_t max_blocks;
+    uint32_t policy;
+    uint32_t num_layers;
+    lkv_slot_fill_fn fill;
+    void *fill_user;
+} lkv_slots_desc;
+LKV_API lkv_status lkv_slots_create(lkv_pool *pool, const lkv_slots_desc *desc, lkv_slots **out);
+LKV_API void lkv_slots_release(lkv_slots *slots);
+enum { LKV_SLOTS_PIN = 1, LKV_SLOTS_CREATE = 2, LKV_SLOTS_FILL = 4 };
+typedef struct lkv_slots_args {
+    size_t size;
+    const lkv_slot_key *keys;
+    lkv_slot *slots;
+    uint64_t num_keys;
+    uint64_t step;
+    uint32_t flags;
+    uint32_t reserved;
+    uint64_t num_ready;
+    uint64_t num_filling;
+    uint64_t num_new;
+    uint64_t num_refused;
+    uint64_t num_missed;
+} lkv_slots_args;
+LKV_API lkv_status lkv_slots_get(lkv_slots *slots, lkv_slots_args *args);
+LKV_API lkv_status lkv_slots_commit(lkv_slots *slots, const uint64_t *handles, uint64_t n,
+                                    uint32_t ready);
+LKV_API lkv_status lkv_slots_unpin(lkv_slots *slots, const uint64_t *handles, uint64_t n);
+LKV_API lkv_status lkv_slots_erase(lkv_slots *slots, const lkv_slot_key *keys, uint64_t n,
+                                   uint64_t *erased);
+typedef struct lkv_slots_stats {
+    size_t size;
+    uint64_t payload_bytes;
+    uint64_t budget_bytes;
+    uint64_t held_bytes;
+    uint64_t used_bytes;
+    uint64_t blocks_max;
+    uint64_t blocks_held;
+    uint64_t slots_total;
+    uint64_t slots_ready;
+    uint64_t slots_filling;
+    uint64_t slots_pinned;
+    uint64_t entries;
+    uint64_t token_entries;
+    uint64_t token_users;
+    uint64_t hits;
+    uint64_t misses;
+    uint64_t created;
+    uint64_t refused;
+    uint64_t evicted;
+    uint64_t dropped;
+    uint64_t copied;
+    uint64_t copies_lost;
+} lkv_slots_stats;
+LKV_API lkv_status lkv_slots_query(lkv_slots *slots, lkv_slots_stats *stats);
 #ifdef __cplusplus
 }
 #endif
