@@ -217,6 +217,7 @@ void lkvi_slots_get(struct lkvi_slots *s, lkv_slots_args *args)
     if (args->step > s->now_step)
         s->now_step = args->step;
     for (uint64_t i = 0; i < args->num_keys; i++) {
+        lkvi_entry_prefetch(s, args->keys, i, args->num_keys);
         get_one(s, &args->keys[i], args->flags, &args->slots[i]);
         count[args->slots[i].state]++;
     }

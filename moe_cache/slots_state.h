@@ -59,6 +59,10 @@ struct lkvi_slots {
 };
 
 /* ---- slots_table.c: entries */
+/* Brings the memory that a lookup of a batch will touch: far, its bucket; nearer, what that names.
+ */
+void lkvi_entry_prefetch(const struct lkvi_slots *s, const lkv_slot_key *keys, uint64_t i,
+                         uint64_t n);
 uint32_t lkvi_entry_find(const struct lkvi_slots *s, const lkv_slot_key *key);
 /* 0: no entry is free. */
 uint32_t lkvi_entry_add(struct lkvi_slots *s, const lkv_slot_key *key, uint32_t slot);

@@ -24,6 +24,26 @@ uint32_t lkvi_entry_find(const struct lkvi_slots *s, const lkv_slot_key *key)
     return e;
 }
 
+enum { FAR = 12, ENTRY = 9, SLOT = 6, NEIGHBOURS = 3 };
+
+void lkvi_entry_prefetch(const struct lkvi_slots *s, const lkv_slot_key *keys, uint64_t i,
+                         uint64_t n)
+{
+    if (i + FAR < n)
+        __builtin_prefetch(&s->buckets[bucket_of(s, &keys[i + FAR])]);
+    if (i + ENTRY < n)
+        __builtin_prefetch(&s->entries[s->buckets[bucket_of(s, &keys[i + ENTRY])]]);
+    if (i + SLOT < n)
+        __builtin_prefetch(&s->slots[s->entries[s->buckets[bucket_of(s, &keys[i + SLOT])]].slot],
+                           1);
+    if (i + NEIGHBOURS < n) {
+        const struct lkvi_slot *slot =
+            &s->slots[s->entries[s->buckets[bucket_of(s, &keys[i + NEIGHBOURS])]].slot];
+        __builtin_prefetch(&s->slots[slot->previous], 1);
+        __builtin_prefetch(&s->slots[slot->next], 1);
+    }
+}
+
 static void link_hash(struct lkvi_slots *s, uint32_t e)
 {
     uint32_t *bucket = &s->buckets[bucket_of(s, &s->entries[e].key)];

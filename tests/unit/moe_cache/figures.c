@@ -5,6 +5,7 @@
 #include <time.h>
 #include "latentkv/moe_cache.h"
 #include "tests/support/rng.h"
+#include "tests/unit/moe_cache/slots_world.h"
 
 enum { RUNS = 15, TOKENS = 8192, MAX_EXPERTS = 384, HEADS = 128, TRACE_TOKENS = 256 };
 
@@ -15,6 +16,9 @@ struct bench {
     float *values, *weights, *entropy;
     int32_t *experts, *fallback;
     uint8_t *triggered;
+    lkv_slots *slots;
+    lkv_slot_key *keys;
+    lkv_slot *slot;
     uint32_t num_experts, top_k;
     uint64_t tokens, heads;
     int failed;
@@ -94,6 +98,56 @@ static lkv_status choose(struct bench *b)
     return lkv_fallback_choose(&a);
 }
 
+/* A decode batch: 256 keys a call, in random order. */
+enum { BATCH = 256, NUM_KEYS = 32768 };
+
+static lkv_status look_up(struct bench *b)
+{
+    lkv_status status = LKV_OK;
+    for (uint64_t i = 0; i < b->tokens && status == LKV_OK; i += BATCH) {
+        lkv_slots_args a = {
+            .size = sizeof a, .keys = b->keys + i, .slots = b->slot, .num_keys = BATCH};
+        status = lkv_slots_get(b->slots, &a);
+        b->failed |= a.num_ready != BATCH;
+    }
+    return status;
+}
+
+/* 32,768 payloads of 64 bytes, of tokens of live KV blocks; 8,192 of them are looked up. */
+static void slots(struct bench *b)
+{
+    struct rng r = rng_seed(3);
+    uint64_t num, blocks = NUM_KEYS / SW_BLOCK;
+    int32_t *tokens = calloc(NUM_KEYS, sizeof *tokens), *table = calloc(blocks, sizeof *table);
+    lkv_pool *pool = sw_pool(b->ctx, 2 * blocks, 0);
+    for (int32_t i = 0; i < NUM_KEYS; i++)
+        tokens[i] = i;
+    lkv_seq seq = sw_admit(pool, tokens, NUM_KEYS);
+    SW_MUST(lkv_seq_table(pool, seq, table, blocks, &num));
+    b->slots = sw_slots(pool, 0, LKV_SLOTS_LRU, 64);
+    b->keys = calloc(NUM_KEYS, sizeof *b->keys);
+    b->slot = calloc(BATCH, sizeof *b->slot);
+    for (uint32_t i = 0; i < NUM_KEYS; i++) {
+        b->keys[i] =
+            (lkv_slot_key){LKV_SLOT_KEY_TOKEN, 0, (uint32_t)table[i / SW_BLOCK], i % SW_BLOCK};
+        lkv_slot slot = sw_get(b->slots, b->keys[i], LKV_SLOTS_CREATE, 0);
+        b->failed |= lkv_slots_commit(b->slots, &slot.handle, 1, 1) != LKV_OK;
+    }
+    for (uint32_t i = NUM_KEYS - 1; i; i--) {
+        uint64_t k = rng_below(&r, i + 1);
+        lkv_slot_key key = b->keys[i];
+        b->keys[i] = b->keys[k];
+        b->keys[k] = key;
+    }
+    measure(b, "slot lookup, hit, of 32,768", look_up);
+    lkv_slots_release(b->slots);
+    lkv_pool_release(pool);
+    free(tokens);
+    free(table);
+    free(b->keys);
+    free(b->slot);
+}
+
 static void routers(struct bench *b, uint32_t kind, uint32_t experts, uint32_t hidden, char *name)
 {
     struct rng r = rng_seed(experts);
@@ -164,6 +218,7 @@ int main(void)
     b.heads = 1;
     measure(&b, "gate, router entropy", gate_step);
     measure(&b, "fallback, FNV-1a mod 256", choose);
+    slots(&b);
     b.tokens = TRACE_TOKENS;
     routers(&b, LKV_ROUTER_V3, 256, 7168, "V3 router from x, D 7168");
     routers(&b, LKV_ROUTER_TRACE, 8, 7168, "trace router from x, D 7168");
