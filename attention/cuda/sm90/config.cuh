@@ -41,10 +41,10 @@ static_assert(256.f * kScaleLimit < 65504.f, "P overflows fp16");
 
 /* What every format has beside its stage buffers. */
 struct row_state {
-    float scale[kRows];        /* of q, softmax scale and log2(e) in it */
-    float q_sum[kRows];        /* of the integers of q (INT8) */
-    int limit[kRows];          /* keys the row sees */
-    float reduce[4][4][kRows]; /* cross-warp: [what][warp][row] */
+    float scale[kRows];                    /* of q, softmax scale and log2(e) in it */
+    float q_sum[kRows];                    /* of the integers of q (INT8) */
+    int limit[kRows];                      /* keys the row sees */
+    alignas(16) float reduce[4][4][kRows]; /* cross-warp: [what][warp][row] or [what][row][warp] */
     float reduce_scale[4];
     uint32_t hidden[2]; /* of a stage: bit i, the i-th 16 tokens have no block */
     uint64_t full[8];

@@ -36,6 +36,16 @@ __device__ __forceinline__ void check_smem_base(const uint8_t *raw)
         __trap();
 }
 
+/* This CTA's tile of rows, and its first range. One tile, which is the rule, takes no division. */
+__device__ __forceinline__ int row_tile(const decode_args &a)
+{
+    return a.row_tiles == 1 ? 0 : (int)(blockIdx.x % a.row_tiles);
+}
+__device__ __forceinline__ int first_range(const decode_args &a)
+{
+    return (int)(a.row_tiles == 1 ? blockIdx.x : blockIdx.x / a.row_tiles);
+}
+
 /* Thread's element i of the score fragment: its row. */
 __device__ __forceinline__ int element_row(int i, int c)
 {
@@ -88,19 +98,35 @@ __device__ __forceinline__ int feed_block(const decode_args &a, const feed &f)
 /* Any id but -1 that names no block is a fault; one warp of one of the row tiles says so. */
 __device__ __forceinline__ void feed_fault(const decode_args &a, const feed &f)
 {
-    if (!f.missing && f.id != -1 && f.row == 0 && blockIdx.x % a.row_tiles == 0)
+    if (!f.missing && f.id != -1 && f.row == 0 && row_tile(a) == 0)
         note_fault(a.faults, LKV_FAULT_BLOCK, f.seq.first_row, f.id);
+}
+
+/* A range's record as it lies in the split. */
+struct range_record {
+    int4 interval, first;
+};
+
+__device__ __forceinline__ range_record read_range(const decode_args &a, int range)
+{
+    const int4 *at = (const int4 *)(a.split.ranges + range);
+    return {at[0], at[1]};
+}
+
+__device__ __forceinline__ void feed_start(const decode_args &a, feed &f, const range_record &r,
+                                           int lane)
+{
+    f.tile = r.interval.x;
+    f.end = r.interval.y;
+    f.id = -1;
+    f.seq = {r.interval.z, r.first.x, r.first.y,
+             r.first.z,    r.first.w, r.first.w + (r.first.z + kTile - 1) / kTile};
+    feed_name(a, f, lane);
 }
 
 __device__ __forceinline__ void feed_start(const decode_args &a, feed &f, int range, int lane)
 {
-    const int4 *at = (const int4 *)(a.split.ranges + range);
-    const int4 r = at[0], x = at[1];
-    f.tile = r.x;
-    f.end = r.y;
-    f.id = -1;
-    f.seq = {r.z, x.x, x.y, x.z, x.w, x.w + (x.z + kTile - 1) / kTile};
-    feed_name(a, f, lane);
+    feed_start(a, f, read_range(a, range), lane);
 }
 
 __device__ __forceinline__ void feed_next(const decode_args &a, feed &f, int lane)
@@ -155,7 +181,7 @@ __device__ __forceinline__ float4 load4(const lkvi_heads &q, int64_t at)
 __device__ __forceinline__ bool row_query(const decode_args &a, const sequence &s, int r,
                                           int *token, int *head)
 {
-    int row = (int)(blockIdx.x % a.row_tiles) * kRows + r;
+    int row = row_tile(a) * kRows + r;
     int j = row / (int)a.num_heads;
     *head = row - j * (int)a.num_heads;
     *token = s.first_row + j;
@@ -420,7 +446,12 @@ __device__ __forceinline__ void add_zeros(softmax_state &x, const uint32_t (&p16
     }
 }
 
-/* Sums of the whole CTA in every thread; row maxima, sums and slopes to the partial. */
+__device__ __forceinline__ float sum4(float4 x)
+{
+    return (x.x + x.y) + (x.z + x.w);
+}
+
+/* Zero parts of the whole CTA in every thread; row maxima, sums and slopes to the partial. */
 __device__ __forceinline__ void finish_sums(row_state &rows, softmax_state &x, float *stats,
                                             int warp, int g, int c, bool zeros = true)
 {
@@ -434,27 +465,28 @@ __device__ __forceinline__ void finish_sums(row_state &rows, softmax_state &x, f
                 x.zero[i] += __shfl_xor_sync(~0u, x.zero[i], d);
         }
     barrier_sync<1, kThreads>();
+    float4 *reduce = (float4 *)rows.reduce; /* [what][row], a warp each element */
     if (g == 0)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            int r = element_row(4 * (i >> 1) + (i & 1), c);
-            rows.reduce[0][warp][r] = x.sum[i];
-            rows.reduce[1][warp][r] = x.slope[i];
-            rows.reduce[2][warp][r] = x.zero[i];
+            const int r = element_row(4 * (i >> 1) + (i & 1), c);
+            ((float *)&reduce[r])[warp] = x.sum[i];
+            ((float *)&reduce[kRows + r])[warp] = x.slope[i];
+            if (zeros)
+                ((float *)&reduce[2 * kRows + r])[warp] = x.zero[i];
         }
     barrier_sync<1, kThreads>();
+    if (zeros)
 #pragma unroll
-    for (int i = 0; i < 4; i++) {
-        int r = element_row(4 * (i >> 1) + (i & 1), c);
-        x.sum[i] = (rows.reduce[0][0][r] + rows.reduce[0][1][r]) +
-                   (rows.reduce[0][2][r] + rows.reduce[0][3][r]);
-        x.slope[i] = (rows.reduce[1][0][r] + rows.reduce[1][1][r]) +
-                     (rows.reduce[1][2][r] + rows.reduce[1][3][r]);
-        x.zero[i] = (rows.reduce[2][0][r] + rows.reduce[2][1][r]) +
-                    (rows.reduce[2][2][r] + rows.reduce[2][3][r]);
-        if (warp == 0 && g == 0)
-            *(float4 *)(stats + 4 * r) = make_float4(x.top[i], x.sum[i], x.slope[i], 0);
-    }
+        for (int i = 0; i < 4; i++)
+            x.zero[i] = sum4(reduce[2 * kRows + element_row(4 * (i >> 1) + (i & 1), c)]);
+    if (warp == 0 && g == 0)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int r = element_row(4 * (i >> 1) + (i & 1), c);
+            *(float4 *)(stats + 4 * r) =
+                make_float4(x.top[i], sum4(reduce[r]), sum4(reduce[kRows + r]), 0);
+        }
 }
 
 } // namespace lkvi

@@ -85,20 +85,20 @@ __device__ __forceinline__ void store_q(const decode_args &a, int8_smem &sm, q_r
         uint32_t sum = 0;
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            /* The low half of kMagic + x is x; with 128 more its high byte is x rounded to 256. */
-            constexpr float kMagic = 12582912.f;
-            const uint32_t b[4] = {__float_as_uint(fmaf(v[i].x, inverse, kMagic)),
+            /* Low half of the word: y = x + 128. Its high byte is x / 256 rounded, its low byte
+             * with the sign bit turned what is left. */
+            constexpr float kMagic = 12582912.f + 128.f;
+            const uint32_t y[4] = {__float_as_uint(fmaf(v[i].x, inverse, kMagic)),
                                    __float_as_uint(fmaf(v[i].y, inverse, kMagic)),
                                    __float_as_uint(fmaf(v[i].z, inverse, kMagic)),
                                    __float_as_uint(fmaf(v[i].w, inverse, kMagic))};
-            sum += b[0] + b[1] + b[2] + b[3];
-            int at = r * kBox + (((lane / 4) ^ (r & 7)) << 4) + (lane % 4) * 4;
-            *(uint32_t *)(sm.q[i] + at) = prmt(prmt(b[0] + 128, b[1] + 128, 0x0051),
-                                               prmt(b[2] + 128, b[3] + 128, 0x0051), 0x5410);
-            *(uint32_t *)(sm.q[i] + kRows * kBox + at) =
-                prmt(prmt(b[0], b[1], 0x0040), prmt(b[2], b[3], 0x0040), 0x5410);
+            const uint32_t two = prmt(y[0], y[1], 0x5140), more = prmt(y[2], y[3], 0x5140);
+            const int at = r * kBox + (((lane / 4) ^ (r & 7)) << 4) + (lane % 4) * 4;
+            sum += y[0] + y[1] + (y[2] + y[3]);
+            *(uint32_t *)(sm.q[i] + at) = prmt(two, more, 0x7632);
+            *(uint32_t *)(sm.q[i] + kRows * kBox + at) = prmt(two, more, 0x5410) ^ 0x80808080u;
         }
-        sum = __reduce_add_sync(~0u, sum - 16 * 0x4B400000u);
+        sum = __reduce_add_sync(~0u, sum - 16 * 0x4B400080u);
         if (lane == 0) {
             sm.rows.scale[r] = most * (1 / 32639.f) * a.scale_log2;
             sm.rows.q_sum[r] = (float)(int)sum;
@@ -185,7 +185,7 @@ __device__ __forceinline__ void store_partial(const decode_args &a, int8_smem &s
                                               float (&o)[8][8], int range, int seq, int warp, int g,
                                               int c)
 {
-    int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
+    int64_t slot = ((int64_t)(range + seq) * a.row_tiles + row_tile(a)) * kRows;
     const int lane = 4 * g + c;
     finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c);
     const float back = x.reference == 0 ? 0.f : 1.f / x.reference;
@@ -223,11 +223,12 @@ __device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
 }
 
 __device__ __forceinline__ void decode_range(const decode_args &a, const int8_maps &maps,
-                                             int8_smem &sm, int range, bool last, int &count)
+                                             int8_smem &sm, const range_record &record, int range,
+                                             bool last, int &count)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     feed f;
-    feed_start(a, f, range, lane);
+    feed_start(a, f, record, lane);
     int tile = uniform(f.tile);
     /* tile + turn counts this CTA's tiles: its last bit is the stage, the next one the phase. */
     const int turn = uniform(count - f.tile);
@@ -246,8 +247,8 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
         const int least = row_limits(a, s, sm.rows);
         store_q(a, sm, q, warp, lane);
         barrier_sync<1, kThreads>();
-        if (first) { /* the copies' queue is long at the start: q is made while the first ones run
-                      */
+        /* The copies' queue is long at the start: q is made while the first ones run. */
+        if (first) {
             if (warp == 0)
                 fetch_head(a, maps, sm, f, (count + 1) & 1, lane);
             fetch_latent(a, maps, sm, f, (count + 1) & 1, warp, lane);
@@ -289,7 +290,8 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const int8_ma
                             hidden, c);
             const uint32_t p_at = shared_address(sm.p[stage]);
             bool mine = outgrown(v, z0.x, z1.x, x);
-            store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
+            if (x.reference != 0) /* else the slow path makes P */
+                store_p(p_at, v, z0.x, z1.x, x, p, p16, warp, lane);
             bool slow = barrier_any<kThreads>(mine);
             if (warp == 0)
                 fetch_head(a, maps, sm, f, stage, lane);
@@ -327,20 +329,23 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     extern __shared__ __align__(1024) uint8_t raw[];
     int8_smem &sm = *(int8_smem *)raw;
     check_smem_base(raw);
+    const int step = gridDim.x / a.row_tiles;
+    int range = first_range(a);
+    range_record record = read_range(a, range); /* under way while the barriers are made */
     if (threadIdx.x == 0) {
         prefetch_map(&maps.wide);
         prefetch_map(&maps.narrow);
-    }
-    if (threadIdx.x == 0) {
         for (int i = 0; i < 2; i++)
             mbarrier_init(shared_address(&sm.rows.full[i]), 5); /* four boxes, one head */
         mbarrier_init_fence();
     }
     __syncthreads();
     int count = 0;
-    const int step = gridDim.x / a.row_tiles;
-    for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
-        decode_range(a, maps, sm, range, range + step >= a.num_ranges, count);
+    for (; range < a.num_ranges; range += step) {
+        if (range >= step)
+            record = read_range(a, range);
+        decode_range(a, maps, sm, record, range, range + step >= a.num_ranges, count);
+    }
 }
 } // namespace
 
