@@ -88,8 +88,10 @@ static uint8_t *part(struct world *w, int32_t block, uint32_t i, uint64_t *bytes
     void *base;
     if (i < w->desc.num_layers) {
         must(lkv_pool_layer(w->pool, i, &layout), "layer");
-        *bytes = w->desc.block_stride_bytes;
-        return (uint8_t *)layout.base + (uint64_t)block * *bytes;
+        *bytes = w->block_bytes; /* nothing is behind the last block */
+        if ((uint64_t)block < w->desc.num_blocks)
+            *bytes = w->desc.block_stride_bytes;
+        return (uint8_t *)layout.base + (uint64_t)block * w->desc.block_stride_bytes;
     }
     must(lkv_pool_plane(w->pool, i - w->desc.num_layers, &base, bytes), "plane");
     return (uint8_t *)base + (uint64_t)block * *bytes;
