@@ -7,7 +7,7 @@
 #include "tools/common/out.h"
 #include "tools/replay/compare.h"
 
-enum { SMALL_POOL = 4096, LARGE_BLOCKS = 512 };
+enum { SMALL_POOL = 4096, LARGE_BLOCKS = 32 };
 
 struct stopwatch manager_begin(void)
 {

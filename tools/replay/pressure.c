@@ -9,11 +9,12 @@
 #include "tools/common/rng.h"
 #include "tools/replay/scheduler.h"
 
-enum { LEASE_MOST = 64, TARGET_STEPS = 50 };
+enum { LEASE_MOST = 64, LEAST_STEPS = 50, LEASES_A_STEP = 4 };
 
 struct lender {
     uint64_t state; /* of the random numbers */
     uint64_t most, lent, target, steps;
+    uint64_t target_steps; /* between two draws: about two leases a step reach what was drawn */
     lkv_lease *leases;
     uint32_t *sizes;
     uint64_t num_leases;
@@ -115,6 +116,7 @@ void pressure_open(struct scheduler *s)
     s->lender = out_alloc(1, sizeof *s->lender);
     s->lender->state = mix64(o->seed + 77);
     s->lender->most = (uint64_t)(o->lend_share * (double)(t.blocks_total - t.blocks_base));
+    s->lender->target_steps = LEAST_STEPS + s->lender->most / LEASE_MOST;
     s->lender->leases = out_alloc(s->lender->most + 1, sizeof *s->lender->leases);
     s->lender->sizes = out_alloc(s->lender->most + 1, sizeof *s->lender->sizes);
 }
@@ -149,21 +151,20 @@ static void lend(struct scheduler *s, uint32_t n)
         lru_lend(s->beside, n);
 }
 
-/* Towards a level that is drawn anew every few dozen steps, with all of the headroom among them. */
+/* Towards a level that is drawn anew now and then; one in four is all of the headroom. */
 void pressure_lend(struct scheduler *s)
 {
     struct lender *l = s->lender;
     if (!l)
         return;
-    if (l->steps++ % TARGET_STEPS == 0)
+    if (l->steps++ % l->target_steps == 0)
         l->target = rng_below(&l->state, 4) ? rng_below(&l->state, l->most + 1) : l->most;
-    uint64_t most_leases = 1 + l->most / (LEASE_MOST * TARGET_STEPS / 2);
-    while (most_leases-- > 0 && l->lent < l->target) {
+    for (int i = 0; i < LEASES_A_STEP && l->lent < l->target; i++) {
         uint64_t n = 1 + rng_below(&l->state, LEASE_MOST);
         n = n < l->target - l->lent ? n : l->target - l->lent;
         lend(s, (uint32_t)n);
     }
-    while (l->lent > l->target)
+    for (int i = 0; i < LEASES_A_STEP && l->lent > l->target; i++)
         release(s, rng_below(&l->state, l->num_leases));
 }
 
