@@ -1,10 +1,11 @@
 """In: a vLLM batch's metadata. Out: one latentkv plan a batch, updated once and used by every
 layer.
 
-A batch is one call a layer whatever is in it: prefills, chunks of them and decodes differ only in
-their number of query rows. To vLLM all of its rows are therefore "prefill" rows (forward_mha),
-whose queries are not absorbed; latentkv projects. With decode "latent", batches of decodes alone go
-by forward_mqa, where vLLM's own layer does the projections."""
+A batch is one call a layer whatever is in it: prefills, chunks of them and decodes differ only
+in their number of query rows. To vLLM all of its rows are therefore "prefill" rows
+(forward_mha), whose queries are not absorbed; latentkv projects. In batches of decodes alone it
+may do so apart from attend (decode "batched"), or vLLM's own layer does it and calls forward_mqa
+(decode "vllm")."""
 from __future__ import annotations
 
 import dataclasses
@@ -72,9 +73,11 @@ class LatentBackend(MLACommonBackend):
 
 @dataclasses.dataclass
 class LatentMetadata(MLACommonMetadata):
-    """vLLM's metadata, and the plan that has been updated with this batch."""
+    """vLLM's metadata, and the plan that has been updated with this batch. absorbed: the plan
+    attends over absorbed queries, in the dtype of its q_dtype."""
 
     plan: latentkv.Plan | None = None
+    absorbed: bool = False
 
 
 class LatentMetadataBuilder(AttentionMetadataBuilder[LatentMetadata]):
@@ -87,6 +90,9 @@ class LatentMetadataBuilder(AttentionMetadataBuilder[LatentMetadata]):
                  vllm_config: VllmConfig, device: torch.device) -> None:
         super().__init__(kv_cache_spec, layer_names, vllm_config, device)
         self.settings = settings.of(vllm_config)
+        self.decode = self.settings.decode
+        if self.decode == "auto":
+            self.decode = "batched" if device.type == "cpu" else "head"
         self._layer: Any = vllm_config.compilation_config.static_forward_context[layer_names[0]]
         self._plans: dict[str, latentkv.Plan] = {}
         self._workspaces: dict[str, Any] = {}
@@ -101,20 +107,26 @@ class LatentMetadataBuilder(AttentionMetadataBuilder[LatentMetadata]):
     def _make_plan(self, form: str) -> latentkv.Plan:
         scheduler, model = self.vllm_config.scheduler_config, self.vllm_config.model_config
         impl: LatentImpl = self._layer.impl
-        tokens = max(scheduler.max_num_batched_tokens, scheduler.max_num_seqs)
+        seqs = scheduler.max_num_seqs
+        tokens = max(scheduler.max_num_batched_tokens, seqs) if form == "head" else seqs
         return latentkv.Plan(
-            impl.pool(self._layer.kv_cache), num_heads=impl.num_heads,
-            max_seqs=scheduler.max_num_seqs, max_tokens=tokens,
-            max_q_len=min(tokens, model.max_model_len), max_seq_len=model.max_model_len,
-            q_dtype=NAMES[model.dtype], q_form=form, out_form=form,
+            impl.pool(self._layer.kv_cache), num_heads=impl.num_heads, max_seqs=seqs,
+            max_tokens=tokens, max_q_len=min(tokens, model.max_model_len),
+            max_seq_len=model.max_model_len, q_form=form, out_form=form,
+            q_dtype="float32" if self._batched(form) else NAMES[model.dtype],
             nope_dim=impl.qk_nope_head_dim, v_dim=impl.v_head_dim)
+
+    def _batched(self, form: str) -> bool:
+        """Between latentkv's own projections and attend nothing is rounded to the model's dtype."""
+        return form == "latent" and self.decode == "batched"
 
     def build(self, common_prefix_len: int, common_attn_metadata: CommonAttentionMetadata,
               fast_build: bool = False) -> LatentMetadata:
         m = common_attn_metadata
         if m.causal is not True:
             raise NotImplementedError("latentkv attends causally; the batch does not")
-        decodes = m.num_reqs if self._absorbed_by_vllm(m) else 0
+        form = "latent" if self.decode != "head" and m.max_query_len == 1 else "head"
+        decodes = m.num_reqs if form == "latent" and self.decode == "vllm" else 0
         return LatentMetadata(
             num_reqs=m.num_reqs, max_query_len=m.max_query_len, max_seq_len=m.max_seq_len,
             num_actual_tokens=m.num_actual_tokens, query_start_loc=m.query_start_loc,
@@ -123,10 +135,8 @@ class LatentMetadataBuilder(AttentionMetadataBuilder[LatentMetadata]):
             prefill=None if decodes else MLACommonPrefillMetadata(
                 block_table=m.block_table_tensor, query_start_loc=m.query_start_loc,
                 max_query_len=m.max_query_len),
-            decode=m if decodes else None, plan=self._updated("latent" if decodes else "head", m))
-
-    def _absorbed_by_vllm(self, m: CommonAttentionMetadata) -> bool:
-        return self.settings.decode == "latent" and m.max_query_len == 1
+            decode=m if decodes else None, plan=self._updated(form, m),
+            absorbed=self._batched(form))
 
     def _updated(self, form: str, m: CommonAttentionMetadata) -> latentkv.Plan:
         plan = self._plan(form)

@@ -123,9 +123,16 @@ class LatentImpl(MLAAttentionImpl[Any]):
                     output: torch.Tensor, output_scale: torch.Tensor | None = None) -> None:
         """Every row of the batch, q [T, H, nope + rope], from the cache alone: the new tokens are
         in it already."""
-        nope = self.qk_nope_head_dim
-        self._attend(attn_metadata, kv_c_and_k_pe_cache, q[..., :nope], q[..., nope:],
-                     output.view(-1, self.num_heads, self.v_head_dim), weights=self._weights)
+        nope, rope = q.split((self.qk_nope_head_dim, self.qk_rope_head_dim), dim=-1)
+        out = output.view(-1, self.num_heads, self.v_head_dim)
+        if not attn_metadata.absorbed:
+            self._attend(attn_metadata, kv_c_and_k_pe_cache, nope, rope, out,
+                         weights=self._weights)
+            return
+        latent = torch.empty(2, q.shape[0], self.num_heads, self.kv_lora_rank)
+        self._weights.project_q(view(nope), view(latent[0]))
+        self._attend(attn_metadata, kv_c_and_k_pe_cache, latent[0], rope.float(), latent[1])
+        self._weights.project_out(view(latent[1]), view(out))
 
     def forward_mqa(self, q: Any, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any,
                     layer: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

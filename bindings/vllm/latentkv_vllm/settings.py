@@ -10,7 +10,7 @@ from typing import Any
 import latentkv
 
 FORMATS = ("bf16", "fp8", "int8", "nvfp4")
-DECODES = ("head", "latent")
+DECODES = ("auto", "head", "batched", "vllm")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,9 @@ class Settings:
     rotate         latents are stored after a Hadamard rotation (int8: half the error)
     symmetric      int8 without a zero point
     four_over_six  nvfp4: two scales are tried for each group
-    decode         who projects in a batch of decodes alone: "head", latentkv; "latent", vLLM
+    decode         where W_UK and W_UV are applied in a batch of decodes alone: "head", in attend;
+                   "batched", by latentkv before and after it; "vllm", by vLLM's own layer;
+                   "auto", batched on a CPU (attend there rereads them for each sequence), else head
     threads        of latentkv on the CPU; 0: as many as PyTorch has
     checked        CPU: a fault in the data (a value that is not finite) is an error of the engine
     partial        LatentScheduler: hits inside a block, by copying it
@@ -29,7 +31,7 @@ class Settings:
     rotate: bool = False
     symmetric: bool = False
     four_over_six: bool = False
-    decode: str = "head"
+    decode: str = "auto"
     threads: int = 0
     checked: bool = False
     partial: bool = True

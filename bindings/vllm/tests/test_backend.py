@@ -148,10 +148,27 @@ def test_reading_back_is_exact_where_the_format_is():
     assert distance(out.view(-1, H, V), world.wanted()) < 2e-6
 
 
+DECODES = [(37, 1), (64, 1), (15, 1), (0, 1)]
+
+
+@pytest.mark.parametrize("rotate", [False, True])
+@pytest.mark.parametrize("decode", ["auto", "head"])
+def test_decodes_alone(decode, rotate, monkeypatch):
+    monkeypatch.setattr("test_backend.BATCH", DECODES)
+    world = World(12, format="int8", decode=decode, rotate=rotate, checked=True)
+    layer = impl_of(world.config, world.weight)
+    world.write(layer)
+    metadata = world.metadata(layer, max_query_len=1)
+    assert (metadata.num_prefills, metadata.absorbed) == (4, decode == "auto")
+    out = torch.full((world.rows, H * V), float("nan"))
+    layer.forward_mha(world.q, None, None, world.cache, metadata, None, out)
+    assert distance(out.view(-1, H, V), world.wanted()) < BOUND["int8"]
+
+
 @pytest.mark.parametrize("rotate", [False, True])
 def test_decodes_that_vllm_absorbs(rotate, monkeypatch):
-    monkeypatch.setattr("test_backend.BATCH", [(37, 1), (64, 1), (15, 1), (0, 1)])
-    world = World(9, format="int8", decode="latent", rotate=rotate, checked=True)
+    monkeypatch.setattr("test_backend.BATCH", DECODES)
+    world = World(9, format="int8", decode="vllm", rotate=rotate, checked=True)
     layer = impl_of(world.config, world.weight)
     world.write(layer)
     metadata = world.metadata(layer, max_query_len=1)
