@@ -15,7 +15,8 @@ namespace lkvi
 constexpr int kRecord = 656, kScaleOffset = 512, kRopeOffset = 528;
 constexpr int kPiece = 16, kPieces = kTile / kPiece; /* tokens a warp fetches */
 constexpr uint32_t kPieceBytes = kPiece * kRecord;
-constexpr int kRelativeRow = kTile + 8; /* values; a pitch that keeps four rows on different banks */
+constexpr int kRelativeRow =
+    kTile + 8; /* values; a pitch that keeps four rows on different banks */
 
 struct fp8_pool {
     const uint8_t *base;
@@ -75,8 +76,8 @@ __device__ __forceinline__ void load_rope(const uint8_t *row, uint32_t (&k)[4][4
         }
 }
 
-/* The power of two at or below the token's largest scale, but never so small that RoPE over it could
- * overflow; leaves the scale of group c relative to it for P V. */
+/* The power of two at or below the token's largest scale, but never so small that RoPE over it
+ * could overflow; leaves the scale of group c relative to it for P V. */
 __device__ __forceinline__ float split_scale(float4 s, __half *to, int c)
 {
     const float most = fmaxf(fmaxf(fabsf(s.x), fabsf(s.y)), fmaxf(fabsf(s.z), fabsf(s.w)));
