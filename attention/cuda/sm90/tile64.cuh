@@ -6,7 +6,7 @@
  * widening of the next.
  *
  *   maker    widen and scores (n); softmax; P to shared memory once P V (n - 1) has read the last
- *   adders   wait for P and tile n; rescale if the maker raised a maximum; P V; tile and P are free
+ *   adders   fetch tile n + 1; wait for P (n); rescale if the maker raised a maximum; P V (n)
  *
  * Score fragment: warp w holds tokens 16 w .. + 15; thread (g, c) = (lane / 4, lane % 4) tokens
  * 16 w + g (e 0, 1) and 8 more (e 2, 3), rows 8 j + 2 c + (e & 1): element 4 j + e, j = 0..7. */
@@ -27,7 +27,6 @@ constexpr int kMakers = 128, kAdders = 256, kTileThreads = kMakers + kAdders;
 #define LKVI_MAKER_REGISTERS 184
 #define LKVI_ADDER_REGISTERS 160
 #endif
-constexpr uint16_t kNoQuery = 0xFFFF;
 
 struct alignas(1024) tile64_smem {
     uint8_t tile[2][8][kBoxBytes]; /* fp16, 64 positions a box: [token][position] */
@@ -52,10 +51,10 @@ __device__ __forceinline__ uint32_t tile64_descriptor(uint32_t offset)
 struct tile64_state {
     float4 heads[kWideRows / 2]; /* of rows 2 i, 2 i + 1: log2 units of a score; running maxima */
     float by[kWideRows];         /* what a raised maximum multiplies the accumulators with */
-    uint16_t query[kWideRows];   /* query of the sequence, kNoQuery: none */
     float back;                  /* takes the reference out of the output */
     int rescale;
-    uint64_t raw_full[8], p_full, p_free;
+    int slot, last; /* of the running sequence: its partial's place, the number of its last tile */
+    uint64_t raw_full[2], p_full, p_free;
 };
 
 struct tile64_scratch { /* of the slow path and of the end of a sequence */
@@ -93,6 +92,7 @@ __device__ __forceinline__ void tile64_barriers(tile64_state &st, int num_raw, u
 {
     for (int i = 0; i < num_raw; i++)
         mbarrier_init(shared_address(&st.raw_full[i]), raw_count);
+    st.last = -1;
     mbarrier_init(shared_address(&st.p_full), kMakers / 32);
     mbarrier_init(shared_address(&st.p_free), kAdders / 32);
     mbarrier_init_fence();
@@ -110,7 +110,7 @@ __device__ __forceinline__ bool tile64_query(const decode_args &a, const sequenc
 
 __device__ __forceinline__ int tile64_limit(const sequence &s, int query)
 {
-    return query == kNoQuery ? 0 : s.length - s.q_len + query + 1;
+    return query < s.q_len ? s.length - s.q_len + query + 1 : 0;
 }
 
 /* The least limit of the CTA's live rows: tiles below it need no mask. */
@@ -144,7 +144,7 @@ __device__ __forceinline__ float inverse_power(float x)
 template <class Layout>
 __device__ __forceinline__ void tile64_store_q(tile64_smem &sm, tile64_state &st,
                                                const decode_args &a, const float4 (&x)[4],
-                                               float4 rope, int r, int query, int lane)
+                                               float4 rope, int r, int lane)
 {
     float most = fmaxf(fmaxf(fabsf(rope.x), fabsf(rope.y)), fmaxf(fabsf(rope.z), fabsf(rope.w)));
     most *= 0x1p-20f;
@@ -165,39 +165,65 @@ __device__ __forceinline__ void tile64_store_q(tile64_smem &sm, tile64_state &st
         float *h = (float *)&st.heads[r >> 1] + (r & 1);
         h[0] = power.y * a.scale_log2;
         h[2] = kMaxStart;
-        st.query[r] = (uint16_t)query;
     }
 }
 
-/* 16 rows a warp, read four at a time. */
+/* Four neighbouring values of any dtype as they are, or zeros. Without a branch: where one joins
+ * again, each load would wait for itself. */
+__device__ __forceinline__ uint4 tile64_read4(const lkvi_heads &from, int64_t at, bool there)
+{
+    const int wide = from.dtype == LKV_DTYPE_F32;
+    const uint8_t *address = (const uint8_t *)from.data + (at << (1 + wide));
+    uint4 x = make_uint4(0, 0, 0, 0);
+    asm volatile("{\n.reg .pred w,n;\nsetp.ne.b32 w,%5,0;\nsetp.ne.b32 n,%6,0;\n"
+                 "@w ld.global.v4.u32 {%0,%1,%2,%3},[%4];\n@n ld.global.v2.u32 {%0,%1},[%4];\n}"
+                 : "+r"(x.x), "+r"(x.y), "+r"(x.z), "+r"(x.w)
+                 : "l"(address), "r"((int)(there && wide)), "r"((int)(there && !wide)));
+    return x;
+}
+
+/* 16 rows a warp, four under way at a time, all asked of L2 first. */
 template <class Layout>
 __device__ __forceinline__ void tile64_load_q(const decode_args &a, tile64_smem &sm,
                                               tile64_state &st, const sequence &s)
 {
     const int thread = thread_now(), warp = thread / 32, lane = thread % 32;
+    int token, head;
+    tile64_query(a, s, 16 * warp + lane % 16, &token, &head);
+    if (token < s.first_row + s.q_len) {
+        const int shift = 1 + (a.q.dtype == LKV_DTYPE_F32);
+        const uint8_t *row = (const uint8_t *)a.q.data +
+                             ((token * a.q.token_stride + head * a.q.head_stride) << shift);
+        for (int at = 128 * (lane / 16); at < kLatent << shift; at += 256)
+            asm volatile("prefetch.global.L2 [%0];" ::"l"(row + at));
+    }
+    tile64_query(a, s, 16 * warp, &token, &head);
 #pragma unroll 1
     for (int base = 16 * warp; base < 16 * warp + 16; base += 4) {
-        float4 read[4][4], rope[4];
+        uint4 read[4][4], rope[4];
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            int token, head;
-            bool live = tile64_query(a, s, base + n, &token, &head);
+            const bool live = token < s.first_row + s.q_len;
+            const int64_t at = token * a.q.token_stride + head * a.q.head_stride + 4 * lane;
 #pragma unroll
             for (int i = 0; i < 4; i++)
-                read[n][i] = live ? load4(a.q, token * a.q.token_stride + head * a.q.head_stride +
-                                                   128 * i + 4 * lane)
-                                  : make_float4(0, 0, 0, 0);
-            rope[n] = live && lane < 16
-                          ? load4(a.q_rope, token * a.q_rope.token_stride +
-                                                head * a.q_rope.head_stride + 4 * lane)
-                          : make_float4(0, 0, 0, 0);
+                read[n][i] = tile64_read4(a.q, at + 128 * i, live);
+            rope[n] = tile64_read4(
+                a.q_rope, token * a.q_rope.token_stride + head * a.q_rope.head_stride + 4 * lane,
+                live && lane < 16);
+            if (++head == (int)a.num_heads) {
+                head = 0;
+                token++;
+            }
         }
 #pragma unroll
         for (int n = 0; n < 4; n++) {
-            int token, head;
-            bool live = tile64_query(a, s, base + n, &token, &head);
-            tile64_store_q<Layout>(sm, st, a, read[n], rope[n], base + n,
-                                   live ? token - s.first_row : kNoQuery, lane);
+            float4 x[4];
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[i] = as_float4(read[n][i], a.q.dtype);
+            tile64_store_q<Layout>(sm, st, a, x, as_float4(rope[n], a.q_rope.dtype), base + n,
+                                   lane);
         }
     }
     fence_async_shared();
@@ -208,6 +234,8 @@ __device__ __forceinline__ float tile64_mask(const decode_args &a, const tile64_
                                              const sequence &s, float (&v)[32], float (&y)[32],
                                              bool gone0, bool gone1, int token, int c)
 {
+    const float per_query = __fdividef(1.f, a.num_heads);
+    const int first_row = (int)(blockIdx.x % a.row_tiles) * kWideRows + 2 * c;
     float bias[2] = {0, 0}, most = kHidden;
 #pragma unroll
     for (int half = 0; half < 2; half++)
@@ -216,8 +244,10 @@ __device__ __forceinline__ float tile64_mask(const decode_args &a, const tile64_
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const float4 h = st.heads[4 * j + c];
-        const ushort2 query = *(const ushort2 *)&st.query[8 * j + 2 * c];
-        const int limit[2] = {tile64_limit(s, query.x), tile64_limit(s, query.y)};
+        int limit[2]; /* rows are fewer than 2^10, so that the quotient rounds down right */
+#pragma unroll
+        for (int b = 0; b < 2; b++)
+            limit[b] = tile64_limit(s, (int)((first_row + 8 * j + b + 0.5f) * per_query));
 #pragma unroll
         for (int e = 0; e < 4; e++) {
             bool seen = !(e & 2 ? gone1 : gone0) && token + 4 * (e & 2) < limit[e & 1];
@@ -326,14 +356,13 @@ __device__ __forceinline__ void tile64_store_p(tile64_smem &sm, const float (&y)
 /* All of the softmax of tile n. dot and rope are the parts of the score, z0 and z1 what dot lacks:
  * the tokens' scales, 0 for those without a record. token: the thread's first. */
 template <class Type = tile64_half>
-__device__ __forceinline__ void tile64_softmax(const decode_args &a, tile64_smem &sm,
-                                               tile64_state &st, const sequence &s, tile64_sums &x,
-                                               float (&v)[32], const float (&rope)[32], float z0,
-                                               float z1, bool gone0, bool gone1, int token,
-                                               bool masked, int n, int warp, int lane)
+__device__ __forceinline__ void
+tile64_softmax(const decode_args &a, tile64_smem &sm, tile64_state &st, const sequence &s,
+               tile64_sums &x, float (&v)[32], const float (&rope)[32], float z0, float z1,
+               bool gone0, bool gone1, int token, bool masked, int n, int warp, int lane)
 {
     const int c = lane % 4;
-    float y[32], most = kHidden;
+    float y[32], tops[4];
 #pragma unroll
     for (int j = 0; j < 8; j++) {
         const float4 h = st.heads[4 * j + c];
@@ -342,9 +371,10 @@ __device__ __forceinline__ void tile64_softmax(const decode_args &a, tile64_smem
             const int i = 4 * j + e;
             v[i] = fmaf(e & 2 ? z1 : z0, v[i], rope[i]);
             y[i] = fmaf(v[i], e & 1 ? h.y : h.x, -(e & 1 ? h.w : h.z));
-            most = fmaxf(most, y[i]);
+            tops[e] = j ? fmaxf(tops[e], y[i]) : y[i];
         }
     }
+    float most = fmaxf(fmaxf(tops[0], tops[1]), fmaxf(tops[2], tops[3]));
     if (masked)
         most = tile64_mask(a, st, s, v, y, gone0, gone1, token, c);
     const bool mine =
@@ -369,6 +399,24 @@ __device__ __forceinline__ void tile64_softmax(const decode_args &a, tile64_smem
     fence_async_shared();
     __syncwarp();
     if (lane == 0)
+        mbarrier_arrive(shared_address(&st.p_full));
+}
+
+/* Tells the adders of a sequence and the number of its last tile. Nobody reads of the one before
+ * any more: tile64_finish has waited. */
+__device__ __forceinline__ void tile64_announce(const decode_args &a, tile64_state &st, int range,
+                                                int seq, int last)
+{
+    if (thread_now() == 0) {
+        st.slot = (range + seq) * (int)a.row_tiles + (int)(blockIdx.x % a.row_tiles);
+        st.last = last;
+    }
+}
+
+/* Ends the adders. */
+__device__ __forceinline__ void tile64_end(tile64_state &st)
+{
+    if (thread_now() % 32 == 0)
         mbarrier_arrive(shared_address(&st.p_full));
 }
 
@@ -404,12 +452,12 @@ __device__ __forceinline__ void tile64_finish(const decode_args &a, tile64_smem 
 
 /* ---- adders */
 
+/* P V of tile n. */
 __device__ __forceinline__ void tile64_add(tile64_smem &sm, tile64_state &st, float (&o)[128],
                                            float &back, int n, int group)
 {
-    const int lane = thread_now() % 32, row = 16 * (thread_now() / 32 % 4) + lane / 4;
-    mbarrier_wait(shared_address(&st.p_full), n & 1);
     if (st.rescale) {
+        const uint32_t thread = thread_now(), row = thread % 128 / 32 * 16 + thread % 32 / 4;
         const float by0 = st.by[row], by1 = st.by[row + 8];
 #pragma unroll
         for (int i = 0; i < 128; i++)
@@ -426,45 +474,60 @@ __device__ __forceinline__ void tile64_add(tile64_smem &sm, tile64_state &st, fl
     wgmma_commit();
     wgmma_wait<0>();
     __syncwarp();
-    if (lane == 0)
+    if (thread_now() % 32 == 0)
         mbarrier_arrive(shared_address(&st.p_free));
 }
 
 /* Accumulators to the partial: of every 32 positions a thread has eight dims of two rows. */
 template <class Layout>
-__device__ __forceinline__ void tile64_store(const decode_args &a, const float (&o)[128],
-                                             float back, int range, int seq, int group)
+__device__ __forceinline__ void tile64_store_slot(const decode_args &a, const float (&o)[128],
+                                                  float back, int slot, int group)
 {
-    const int thread = thread_now(), c = thread % 4, row = 16 * (thread / 32 % 4) + thread % 32 / 4;
-    int64_t slot = (int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles;
+    const uint32_t thread = thread_now(), row = thread % 128 / 32 * 16 + thread % 32 / 4;
+    float *to = a.split.partial_out + ((int64_t)slot * kWideRows + row) * kLatent;
 #pragma unroll
-    for (int half = 0; half < 2; half++) {
-        float *to = a.split.partial_out + (slot * kWideRows + row + 8 * half) * kLatent;
+    for (int i = 0; i < 8; i++)
 #pragma unroll
-        for (int i = 0; i < 8; i++)
-            Layout::store_out(to, 256 * group + 32 * i, c, o + 16 * i + 2 * half, back);
-    }
+        for (int half = 0; half < 2; half++)
+            Layout::store_out(to + 8 * half * kLatent, 256 * group + 32 * i, thread % 4,
+                              o + 16 * i + 2 * half, back);
 }
 
 template <class Layout>
-__device__ __forceinline__ void tile64_add_range(const decode_args &a, tile64_smem &sm,
-                                                 tile64_state &st, int range, int &count)
+__device__ __forceinline__ void tile64_store(const decode_args &a, const float (&o)[128],
+                                             float back, int range, int seq, int group)
+{
+    tile64_store_slot<Layout>(
+        a, o, back, (range + seq) * (int)a.row_tiles + (int)(blockIdx.x % a.row_tiles), group);
+}
+
+/* All of an adder's work. The maker tells where a sequence ends, and by one more turn with none
+ * running that all is done, so that beside the accumulators there is little to keep. Before a
+ * tile's P comes there is time to fetch the next tile: feed.turn(). */
+template <class Layout, class Feed>
+__device__ __forceinline__ void tile64_adders(const decode_args &a, tile64_smem &sm,
+                                              tile64_state &st, Feed &feed)
 {
     const int group = uniform(threadIdx.x / 128) - 1;
-    const int4 r = *(const int4 *)(a.split.ranges + range);
-    int tile = uniform(r.x), next_seq = r.z;
-    while (tile < uniform(r.y)) {
-        const sequence s = sequence_of(a, next_seq, tile);
-        const int seq_end = min(r.y, s.tile_end);
-        next_seq = s.index + 1;
-        float o[128], back = 0;
+    float o[128], back = 0;
 #pragma unroll
-        for (int i = 0; i < 128; i++)
-            o[i] = 0;
+    for (int i = 0; i < 128; i++)
+        o[i] = 0;
 #pragma unroll 1
-        for (; tile < seq_end; tile++, count++)
-            tile64_add(sm, st, o, back, count, group);
-        tile64_store<Layout>(a, o, back, range, s.index, group);
+    for (int n = 0;; n++) {
+        feed.turn(n);
+        mbarrier_wait(shared_address(&st.p_full), n & 1);
+        const int more = uniform(st.last) - n;
+        if (more < 0)
+            return;
+        const int slot = uniform(st.slot);
+        tile64_add(sm, st, o, back, n, group);
+        if (more == 0) {
+            tile64_store_slot<Layout>(a, o, back, slot, group);
+#pragma unroll
+            for (int i = 0; i < 128; i++)
+                o[i] = 0;
+        }
     }
 }
 
