@@ -25,7 +25,7 @@ struct lkvi_pool_shape {
 struct lkvi_plane {
     uint8_t *base;
     uint64_t bytes_per_block;
-    uint32_t on_host;
+    uint32_t on_host, tag;
 };
 
 /* Host memory behind the device's: of each host block first its layers, then its planes, packed. */

@@ -176,6 +176,7 @@ static lkv_status build_device(struct lkv_pool *pool, const lkv_pool_desc *d)
         struct lkvi_plane *plane = &pool->planes[i];
         plane->bytes_per_block = d->planes[i].bytes_per_block;
         plane->on_host = d->planes[i].placement == LKV_PLANE_HOST;
+        plane->tag = d->planes[i].tag;
         LKV_TRY(backend->allocate(state, plane->bytes_per_block * pool->shape.memory_blocks,
                                   plane->on_host, &fresh));
         plane->base = fresh;

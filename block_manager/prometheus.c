@@ -1,7 +1,7 @@
-/* In: a pool's statistics and the caller's labels. Out: Prometheus text, or how long it would be.
- * One table says every name, once; the writer runs over it whether there is room or not, so asking
- * for the length and writing are the same code. Labels are parsed before they are copied: a label
- * from outside cannot add a line or a metric. */
+/* In: statistics, a table of their names, the caller's labels. Out: Prometheus text, or how long it
+ * would be. One table says every name, once; the writer runs over it whether there is room or not,
+ * so asking for the length and writing are the same code. Labels are parsed before they are copied:
+ * a label from outside cannot add a line or a metric. */
 #include "block_manager/prometheus.h"
 
 #include <stdarg.h>
@@ -10,12 +10,7 @@
 #include <string.h>
 #include "core/status.h"
 
-struct metric {
-    const char *name, *type, *help, *label; /* label: of this sample alone, or NULL */
-    size_t offset;                          /* of the uint64_t in lkv_pool_stats */
-};
-
-#define FIELD(field) offsetof(lkv_pool_stats, field)
+#define FIELD(field) offsetof(lkv_pool_stats, field), 0
 #define BLOCKS "latentkv_pool_blocks", "gauge", "Blocks by state; the states add up to capacity."
 #define HOST                                                                                       \
     "latentkv_pool_host_blocks", "gauge", "Host blocks by state; the states add up to capacity."
@@ -23,7 +18,7 @@ struct metric {
 #define METADATA "latentkv_pool_metadata_bytes", "gauge", "Host memory of the block manager."
 
 /* Samples of one name stand together, as the format wants. */
-static const struct metric metrics[] = {
+static const struct lkvi_metric pool_metrics[] = {
     {BLOCKS, "state=\"free\"", FIELD(blocks_free)},
     {BLOCKS, "state=\"idle\"", FIELD(blocks_idle)},
     {BLOCKS, "state=\"in_use\"", FIELD(blocks_in_use)},
@@ -110,7 +105,11 @@ static const char *skip_value(const char *p)
 /* Names that samples of the table use themselves would stand twice on one line. */
 static int is_taken(const char *name, size_t length)
 {
-    return (length == 5 && !memcmp(name, "state", 5)) || (length == 4 && !memcmp(name, "kind", 4));
+    static const char *const taken[] = {"state", "kind", "expert"};
+    for (size_t i = 0; i < sizeof taken / sizeof taken[0]; i++)
+        if (strlen(taken[i]) == length && !memcmp(name, taken[i], length))
+            return 1;
+    return 0;
 }
 
 static lkv_status labels_check(const char *labels)
@@ -120,7 +119,7 @@ static lkv_status labels_check(const char *labels)
         const char *name = p, *end = skip_name(p);
         if (end && is_taken(name, (size_t)(end - name)))
             return lkvi_fail(LKV_E_INVALID,
-                             "labels name %.*s, which the pool's samples use; need "
+                             "labels name %.*s, which samples use themselves; need "
                              "another name",
                              (int)(end - name), name);
         p = end && *end == '=' ? skip_value(end + 1) : NULL;
@@ -152,39 +151,72 @@ static void put(struct writer *w, const char *format, ...)
     w->length += n > 0 ? (size_t)n : 0;
 }
 
-static void put_metric(struct writer *w, const lkv_pool_stats *stats, size_t i, const char *labels)
+static void put_head(struct writer *w, const char *name, const char *type, const char *help)
 {
-    const struct metric *metric = &metrics[i];
-    const char *own = metric->label ? metric->label : "";
-    const char *comma = *own && *labels ? "," : "";
-    uint64_t value;
-    memcpy(&value, (const char *)stats + metric->offset, sizeof value);
-    if (!i || strcmp(metric->name, metrics[i - 1].name))
-        put(w, "# HELP %s %s\n# TYPE %s %s\n", metric->name, metric->help, metric->name,
-            metric->type);
-    if (*own || *labels)
-        put(w, "%s{%s%s%s} %llu\n", metric->name, own, comma, labels, (unsigned long long)value);
-    else
-        put(w, "%s %llu\n", metric->name, (unsigned long long)value);
+    put(w, "# HELP %s %s\n# TYPE %s %s\n", name, help, name, type);
 }
 
-static size_t write_all(struct writer w, const lkv_pool_stats *stats, const char *labels)
+static void put_metric(struct writer *w, const struct lkvi_metric *metric, const void *stats,
+                       const char *labels)
 {
-    for (size_t i = 0; i < sizeof metrics / sizeof metrics[0]; i++)
-        put_metric(&w, stats, i, labels);
+    const char *own = metric->label ? metric->label : "";
+    const char *comma = *own && *labels ? "," : "";
+    const char *at = (const char *)stats + metric->offset;
+    uint64_t whole;
+    double real;
+    if (*own || *labels)
+        put(w, "%s{%s%s%s} ", metric->name, own, comma, labels);
+    else
+        put(w, "%s ", metric->name);
+    if (metric->is_real) {
+        memcpy(&real, at, sizeof real);
+        put(w, "%.17g\n", real);
+    } else {
+        memcpy(&whole, at, sizeof whole);
+        put(w, "%llu\n", (unsigned long long)whole);
+    }
+}
+
+static void put_series(struct writer *w, const struct lkvi_series *s, const char *labels)
+{
+    if (s->num)
+        put_head(w, s->name, s->type, s->help);
+    for (uint32_t i = 0; i < s->num; i++)
+        put(w, "%s{%s=\"%u\"%s%s} %llu\n", s->name, s->label, i, *labels ? "," : "", labels,
+            (unsigned long long)s->values[i]);
+}
+
+static size_t write_all(struct writer w, const struct lkvi_metrics *metrics, const void *stats,
+                        const char *labels)
+{
+    for (size_t i = 0; i < metrics->num; i++) {
+        const struct lkvi_metric *m = &metrics->table[i];
+        if (!i || strcmp(m->name, metrics->table[i - 1].name))
+            put_head(&w, m->name, m->type, m->help);
+        put_metric(&w, m, stats, labels);
+    }
+    put_series(&w, &metrics->series, labels);
     return w.length + 1;
+}
+
+lkv_status lkvi_metrics_text(const struct lkvi_metrics *metrics, const void *stats,
+                             const char *labels, char *buffer, size_t capacity, size_t *needed)
+{
+    labels = labels ? labels : "";
+    LKV_TRY(labels_check(labels));
+    size_t want = write_all((struct writer){NULL, 0, 0}, metrics, stats, labels);
+    if (capacity && capacity < want)
+        return lkvi_fail(LKV_E_INVALID, "capacity is %zu bytes; need %zu", capacity, want);
+    if (capacity)
+        write_all((struct writer){buffer, capacity, 0}, metrics, stats, labels);
+    *needed = want;
+    return LKV_OK;
 }
 
 lkv_status lkvi_stats_text(const lkv_pool_stats *stats, const char *labels, char *buffer,
                            size_t capacity, size_t *needed)
 {
-    labels = labels ? labels : "";
-    LKV_TRY(labels_check(labels));
-    size_t want = write_all((struct writer){NULL, 0, 0}, stats, labels);
-    if (capacity && capacity < want)
-        return lkvi_fail(LKV_E_INVALID, "capacity is %zu bytes; need %zu", capacity, want);
-    if (capacity)
-        write_all((struct writer){buffer, capacity, 0}, stats, labels);
-    *needed = want;
-    return LKV_OK;
+    static const struct lkvi_metrics metrics = {
+        .table = pool_metrics, .num = sizeof pool_metrics / sizeof pool_metrics[0]};
+    return lkvi_metrics_text(&metrics, stats, labels, buffer, capacity, needed);
 }

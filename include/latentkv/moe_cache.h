@@ -352,6 +352,90 @@ typedef struct lkv_slots_stats {
 } lkv_slots_stats;
 LKV_API lkv_status lkv_slots_query(lkv_slots *slots, lkv_slots_stats *stats);
 
+/* ---- routing trace: which experts a token took, beside its KV block ----
+ *
+ * A side plane of the pool (lkv_plane_desc, tag 1) of at least tokens_per_block * num_layers *
+ * top_k * 2 bytes a block: uint16 entries [token][layer][k], 0xFFFF none. It is copied on write,
+ * swapped, snapshotted and evicted with the block, so a prefix hit brings the trace of its tokens.
+ * As with records, what was never written for a token is undefined. */
+typedef struct lkv_trace_args {
+    size_t size;
+    const int64_t *slots; /* [T] host, as for lkv_append; negative: skipped, or read as none */
+    int32_t *experts;     /* [T, K] host; written from, or read into; -1: none, else 0..65534 */
+    uint64_t num_tokens;  /* T */
+    uint32_t plane;       /* index of the plane: on the host, or of a CPU context */
+    uint32_t layer;       /* less than num_layers */
+    uint32_t num_layers;  /* of the trace, 1..4096 */
+    uint32_t top_k;       /* K, 1..32 */
+} lkv_trace_args;
+
+/* Synchronous; all rows or, on an error, none. The rule of lkv_append: nobody reads what is being
+ * written. */
+LKV_API lkv_status lkv_trace_write(lkv_pool *pool, const lkv_trace_args *args);
+LKV_API lkv_status lkv_trace_read(lkv_pool *pool, const lkv_trace_args *args);
+
+/* ---- signals ---- */
+
+typedef struct lkv_moe_args {
+    size_t size;
+    const uint64_t *load; /* [E] host, tokens an expert got (lkv_route_args.load); NULL: none */
+    lkv_gate *gate;       /* NULL: its fields are 0; likewise slots and pool */
+    lkv_slots *slots;
+    lkv_pool *pool;         /* LIBRARY */
+    uint32_t num_experts;   /* E: 1..65535, with load */
+    uint32_t flags;         /* 0 */
+    double overload_factor; /* an expert is overloaded above this times the mean; 0: 1.8 */
+    double utilisation_low; /* healthy band in nats; both 0: 1.8 and 2.3 */
+    double utilisation_high;
+    double trigger_low; /* healthy band; both 0: 0.12 and 0.18 */
+    double trigger_high;
+} lkv_moe_args;
+
+enum { /* lkv_moe_stats.outside: what is out of its band */
+       LKV_MOE_UTILISATION_LOW = 1,
+       LKV_MOE_UTILISATION_HIGH = 2,
+       LKV_MOE_TRIGGER_LOW = 4,
+       LKV_MOE_TRIGGER_HIGH = 8,
+       LKV_MOE_OVERLOADED = 16
+};
+
+/* Without tokens entropies, ratios and rates are 0 and nothing is outside. */
+typedef struct lkv_moe_stats {
+    size_t size;
+    uint64_t experts;
+    uint64_t experts_used; /* that got a token */
+    uint64_t experts_overloaded;
+    uint64_t routed;         /* sum of load */
+    double utilisation_nats; /* -sum p ln p of the loads */
+    double utilisation_bits;
+    double utilisation_share; /* of ln E; 1 for one expert */
+    double load_cv;           /* standard deviation / mean */
+    double load_peak;         /* largest / mean */
+    double threshold;         /* of the gate, nats */
+    double trigger_rate;      /* triggered / active values */
+    uint64_t gate_tokens;
+    uint64_t gate_triggered;
+    uint64_t gate_skipped;
+    uint64_t gate_windows;
+    uint64_t slots_total;
+    uint64_t slots_ready;
+    uint64_t slot_hits;
+    uint64_t slot_misses;
+    uint64_t slot_refused;
+    uint64_t slot_evicted;
+    uint64_t slot_dropped;
+    uint64_t headroom_blocks; /* of the pool */
+    uint64_t lent_blocks;     /* of them, lent: to slots and others */
+    uint64_t slot_blocks;     /* of them, to these slots */
+    double dedup_ratio;       /* token_users without a key of their own / token_users */
+    uint64_t outside;         /* LKV_MOE_* */
+} lkv_moe_stats;
+LKV_API lkv_status lkv_moe_measure(const lkv_moe_args *args, lkv_moe_stats *stats);
+/* The same as Prometheus text, names latentkv_moe_*, with a counter an expert where load is given;
+ * the rest as for lkv_pool_metrics_text. */
+LKV_API lkv_status lkv_moe_metrics_text(const lkv_moe_args *args, const char *labels, char *buffer,
+                                        size_t capacity, size_t *needed);
+
 #ifdef __cplusplus
 }
 #endif

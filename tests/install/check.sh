@@ -12,7 +12,7 @@ mv "$work/first" "$work/prefix"
 cd "$work/prefix"
 find . -type f -o -type l | sort
 libdir=$(dirname "$(find "$PWD" -name liblatentkv.so)")
-for file in include/latentkv/latentkv.h "$libdir/liblatentkv.so.0"; do
+for file in include/latentkv/latentkv.h include/latentkv/moe_cache.h "$libdir/liblatentkv.so.0"; do
     [ -f "$file" ] || { echo "not installed: $file"; exit 1; }
 done
 

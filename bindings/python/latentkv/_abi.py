@@ -129,6 +129,11 @@ LKV_SLOT_REFUSED = 4
 LKV_SLOTS_PIN = 1
 LKV_SLOTS_CREATE = 2
 LKV_SLOTS_FILL = 4
+LKV_MOE_UTILISATION_LOW = 1
+LKV_MOE_UTILISATION_HIGH = 2
+LKV_MOE_TRIGGER_LOW = 4
+LKV_MOE_TRIGGER_HIGH = 8
+LKV_MOE_OVERLOADED = 16
 
 lkv_log_fn = ctypes.CFUNCTYPE(None, c_void_p, c_int32, c_char_p)
 
@@ -1170,6 +1175,117 @@ class lkv_slots_stats(Struct):
     ]
 
 
+class lkv_trace_args(Struct):
+    size: int
+    slots: Any
+    experts: Any
+    num_tokens: int
+    plane: int
+    layer: int
+    num_layers: int
+    top_k: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("slots", c_void_p),
+        ("experts", c_void_p),
+        ("num_tokens", c_uint64),
+        ("plane", c_uint32),
+        ("layer", c_uint32),
+        ("num_layers", c_uint32),
+        ("top_k", c_uint32),
+    ]
+
+
+class lkv_moe_args(Struct):
+    size: int
+    load: Any
+    gate: Any
+    slots: Any
+    pool: Any
+    num_experts: int
+    flags: int
+    overload_factor: float
+    utilisation_low: float
+    utilisation_high: float
+    trigger_low: float
+    trigger_high: float
+    _fields_ = [
+        ("size", c_size_t),
+        ("load", c_void_p),
+        ("gate", c_void_p),
+        ("slots", c_void_p),
+        ("pool", c_void_p),
+        ("num_experts", c_uint32),
+        ("flags", c_uint32),
+        ("overload_factor", c_double),
+        ("utilisation_low", c_double),
+        ("utilisation_high", c_double),
+        ("trigger_low", c_double),
+        ("trigger_high", c_double),
+    ]
+
+
+class lkv_moe_stats(Struct):
+    size: int
+    experts: int
+    experts_used: int
+    experts_overloaded: int
+    routed: int
+    utilisation_nats: float
+    utilisation_bits: float
+    utilisation_share: float
+    load_cv: float
+    load_peak: float
+    threshold: float
+    trigger_rate: float
+    gate_tokens: int
+    gate_triggered: int
+    gate_skipped: int
+    gate_windows: int
+    slots_total: int
+    slots_ready: int
+    slot_hits: int
+    slot_misses: int
+    slot_refused: int
+    slot_evicted: int
+    slot_dropped: int
+    headroom_blocks: int
+    lent_blocks: int
+    slot_blocks: int
+    dedup_ratio: float
+    outside: int
+    _fields_ = [
+        ("size", c_size_t),
+        ("experts", c_uint64),
+        ("experts_used", c_uint64),
+        ("experts_overloaded", c_uint64),
+        ("routed", c_uint64),
+        ("utilisation_nats", c_double),
+        ("utilisation_bits", c_double),
+        ("utilisation_share", c_double),
+        ("load_cv", c_double),
+        ("load_peak", c_double),
+        ("threshold", c_double),
+        ("trigger_rate", c_double),
+        ("gate_tokens", c_uint64),
+        ("gate_triggered", c_uint64),
+        ("gate_skipped", c_uint64),
+        ("gate_windows", c_uint64),
+        ("slots_total", c_uint64),
+        ("slots_ready", c_uint64),
+        ("slot_hits", c_uint64),
+        ("slot_misses", c_uint64),
+        ("slot_refused", c_uint64),
+        ("slot_evicted", c_uint64),
+        ("slot_dropped", c_uint64),
+        ("headroom_blocks", c_uint64),
+        ("lent_blocks", c_uint64),
+        ("slot_blocks", c_uint64),
+        ("dedup_ratio", c_double),
+        ("outside", c_uint64),
+    ]
+
+
 # name: (result, arguments)
 FUNCTIONS = {
     "lkv_version": (c_uint32, ()),
@@ -1263,4 +1379,9 @@ FUNCTIONS = {
     "lkv_slots_unpin": (c_int32, (c_void_p, c_void_p, c_uint64)),
     "lkv_slots_erase": (c_int32, (c_void_p, POINTER(lkv_slot_key), c_uint64, c_void_p)),
     "lkv_slots_query": (c_int32, (c_void_p, POINTER(lkv_slots_stats))),
+    "lkv_trace_write": (c_int32, (c_void_p, POINTER(lkv_trace_args))),
+    "lkv_trace_read": (c_int32, (c_void_p, POINTER(lkv_trace_args))),
+    "lkv_moe_measure": (c_int32, (POINTER(lkv_moe_args), POINTER(lkv_moe_stats))),
+    "lkv_moe_metrics_text": (c_int32, (POINTER(lkv_moe_args), c_char_p, c_void_p, c_size_t,
+        c_void_p)),
 }

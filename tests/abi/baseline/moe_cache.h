@@ -211,6 +211,72 @@ typedef struct lkv_slots_stats {
     uint64_t copies_lost;
 } lkv_slots_stats;
 LKV_API lkv_status lkv_slots_query(lkv_slots *slots, lkv_slots_stats *stats);
+typedef struct lkv_trace_args {
+    size_t size;
+    const int64_t *slots;
+    int32_t *experts;
+    uint64_t num_tokens;
+    uint32_t plane;
+    uint32_t layer;
+    uint32_t num_layers;
+    uint32_t top_k;
+} lkv_trace_args;
+LKV_API lkv_status lkv_trace_write(lkv_pool *pool, const lkv_trace_args *args);
+LKV_API lkv_status lkv_trace_read(lkv_pool *pool, const lkv_trace_args *args);
+typedef struct lkv_moe_args {
+    size_t size;
+    const uint64_t *load;
+    lkv_gate *gate;
+    lkv_slots *slots;
+    lkv_pool *pool;
+    uint32_t num_experts;
+    uint32_t flags;
+    double overload_factor;
+    double utilisation_low;
+    double utilisation_high;
+    double trigger_low;
+    double trigger_high;
+} lkv_moe_args;
+enum {
+    LKV_MOE_UTILISATION_LOW = 1,
+    LKV_MOE_UTILISATION_HIGH = 2,
+    LKV_MOE_TRIGGER_LOW = 4,
+    LKV_MOE_TRIGGER_HIGH = 8,
+    LKV_MOE_OVERLOADED = 16
+};
+typedef struct lkv_moe_stats {
+    size_t size;
+    uint64_t experts;
+    uint64_t experts_used;
+    uint64_t experts_overloaded;
+    uint64_t routed;
+    double utilisation_nats;
+    double utilisation_bits;
+    double utilisation_share;
+    double load_cv;
+    double load_peak;
+    double threshold;
+    double trigger_rate;
+    uint64_t gate_tokens;
+    uint64_t gate_triggered;
+    uint64_t gate_skipped;
+    uint64_t gate_windows;
+    uint64_t slots_total;
+    uint64_t slots_ready;
+    uint64_t slot_hits;
+    uint64_t slot_misses;
+    uint64_t slot_refused;
+    uint64_t slot_evicted;
+    uint64_t slot_dropped;
+    uint64_t headroom_blocks;
+    uint64_t lent_blocks;
+    uint64_t slot_blocks;
+    double dedup_ratio;
+    uint64_t outside;
+} lkv_moe_stats;
+LKV_API lkv_status lkv_moe_measure(const lkv_moe_args *args, lkv_moe_stats *stats);
+LKV_API lkv_status lkv_moe_metrics_text(const lkv_moe_args *args, const char *labels, char *buffer,
+                                        size_t capacity, size_t *needed);
 #ifdef __cplusplus
 }
 #endif

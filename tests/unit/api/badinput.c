@@ -129,6 +129,7 @@ Test(badinput, every_function)
     bad_blocks(w);
     bad_tensors(w);
     bad_moe(w);
+    bad_slots(w);
     without_status(w);
     nothing_left_out();
     world_destroy(w);
