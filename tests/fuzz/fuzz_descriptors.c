@@ -146,6 +146,8 @@ static void fuzz_pool(struct input *in)
     known(lkv_block_query(pointer(in, &d), &info));
     d.num_blocks =
         d.num_blocks > MAX_BLOCKS && d.num_blocks < (1u << 31) ? MAX_BLOCKS : d.num_blocks;
+    d.host_blocks =
+        d.host_blocks > MAX_BLOCKS && d.host_blocks < (1u << 31) ? MAX_BLOCKS : d.host_blocks;
     if (d.num_layers <= 4096 && d.num_layers > 64)
         d.num_layers = 64;
     d.num_planes = d.num_planes <= 8 ? d.num_planes % 3 : d.num_planes;
