@@ -84,9 +84,12 @@ static void take_hits(struct lkvi_manager *m, const struct lkvi_seq *s, const lk
     for (uint64_t i = 0; i < here; i++) {
         if (i + 4 < here)
             __builtin_prefetch(&m->cold[s->table[i + 4]], 1);
-        lkvi_claim(m, (uint32_t)s->table[i]);
-        lkvi_touch_child(m, (uint32_t)s->table[i]);
-        lkvi_order_raise(m, (uint32_t)s->table[i], (uint8_t)args->priority, args->priority_until);
+        uint32_t b = (uint32_t)s->table[i];
+        lkvi_claim(m, b);
+        if (m->blocks[m->blocks[b].parent].first_child != b)
+            lkvi_touch_child(m, b);
+        if (args->priority)
+            lkvi_order_raise(m, b, (uint8_t)args->priority, args->priority_until);
     }
     for (uint64_t i = here; i < plan->hits.blocks; i++)
         lkvi_claim(m, (uint32_t)s->table[i]); /* the copies' references */
