@@ -33,7 +33,7 @@ class Server:
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL),
             "--port", str(self.port), "--host", "127.0.0.1", "--served-model-name", "tiny",
             "--dtype", dtype, "--enforce-eager", "--max-model-len", "4608", "--max-num-seqs", "64",
-            "--kv-cache-memory-bytes", str(cache_mib << 20), *flags]
+            "--kv-cache-memory-bytes", str(cache_mib << 20), "--shutdown-timeout", "20", *flags]
         if format is None:
             self.command += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
         else:
