@@ -79,7 +79,7 @@ def fields(body: str, types: Types) -> list[tuple[str, str]]:
     found = []
     for line in filter(None, (part.strip() for part in body.split(";"))):
         match = re.fullmatch(r"(.*?)(\w+)\s*(?:\[(\d+)\])?", line, flags=re.S)
-        if match is None:
+        if match is None or "," in line:  # two fields in one line would lose one
             raise ValueError(f"a field of another shape: {line!r}")
         kind = types.of(match.group(1))
         found.append((match.group(2), f"{kind} * {match.group(3)}" if match.group(3) else kind))

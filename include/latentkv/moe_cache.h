@@ -207,7 +207,8 @@ typedef struct lkv_token_scale_args {
     size_t size;
     const lkv_tensor *x; /* [T, D], F32 or BF16 */
     float *scale;     /* [T], out: clamp(|x| / mean, low, high); a row that is not finite: of 1 */
-    double low, high; /* 0 <= low <= high */
+    double low; /* 0 <= low <= high */
+    double high;
     /* Of the running mean, 0 < decay <= 1: mean += decay * (mean of this call - mean); 0: the mean
      * of all rows so far. */
     double decay;

@@ -1033,6 +1033,7 @@ class lkv_token_scale_args(Struct):
     size: int
     x: Any
     scale: Any
+    low: float
     high: float
     decay: float
     mean: float
@@ -1041,6 +1042,7 @@ class lkv_token_scale_args(Struct):
         ("size", c_size_t),
         ("x", POINTER(lkv_tensor)),
         ("scale", c_void_p),
+        ("low", c_double),
         ("high", c_double),
         ("decay", c_double),
         ("mean", c_double),

@@ -122,7 +122,8 @@ typedef struct lkv_token_scale_args {
     size_t size;
     const lkv_tensor *x;
     float *scale;
-    double low, high;
+    double low;
+    double high;
     double decay;
     double mean;
     uint64_t count;

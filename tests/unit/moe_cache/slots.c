@@ -327,7 +327,7 @@ Test(moe_slots, callback_fails_in_turn)
             keys[k] = sw_free(0, k);
         cr_expect_eq(lkv_slots_get(w.slots, &a), n < 6 ? LKV_E_IO : LKV_OK);
         cr_expect(n == 6 || strstr(lkv_last_error(), "keys["), "%s", lkv_last_error());
-        cr_expect_eq(a.num_ready, n);
+        cr_expect_eq(a.num_ready, (uint64_t)n);
         for (int k = 0; k < 6; k++)
             cr_expect_eq(sw_look(w.slots, keys[k]), k < n ? k : -1, "fail %d key %d", n, k);
         cr_expect_eq(sw_stats(w.slots).slots_filling, 0);
