@@ -262,9 +262,7 @@ __device__ __forceinline__ void add_tile(fp8_wide_smem &sm, float (&o)[4][32], f
     }
     accumulate(stage_records(sm, stage) + 2 * c * kRecord + 64 * warp + 8 * (lane / 4),
                sm.relative[stage][warp / 2] + 2 * c, o);
-    __syncwarp();
-    if (lane == 0)
-        mbarrier_arrive(shared_address(&sm.state.p_free));
+    mbarrier_arrive(shared_address(&sm.state.p_free));
 }
 
 __device__ __forceinline__ void store_out(const decode_args &a, const float (&o)[4][32], float back,

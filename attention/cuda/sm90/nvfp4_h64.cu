@@ -17,16 +17,16 @@ constexpr int kRecordBytes = 432, kGroupScales = 32;
 constexpr int kScaleOffset = 256, kOuterOffset = 292, kRopeOffset = 304;
 /* A widened value is e2m1 * group scale * 2^-7. */
 constexpr float kLift = 128.f;
-#ifndef LKVI_PARTS
-#define LKVI_PARTS 3
-#endif
-constexpr int kParts = LKVI_PARTS; /* of 64 dims, in products or being widened */
+constexpr int kParts = 3; /* of 64 dims, in products or being widened */
 
 struct nvfp4_wide {
     CUtensorMap wide, narrow; /* boxes of 128 swizzled bytes; of the 32 group scales */
     const uint8_t *pool;
     uint64_t block_stride;
 };
+
+/* Registers a thread: 184 + 2 x 160 is what three warpgroups have at a launch of 168. */
+constexpr int kMakerRegisters = 184, kAdderRegisters = 160;
 
 struct nvfp4_wide_smem : tile64_smem {
     uint8_t latent[2][kBoxBytes]; /* raw, 256 dims a box; 16 tokens of it belong to each warp */
@@ -144,15 +144,20 @@ struct nvfp4_feed {
     /* The named tile is tile n: says where the maker's warps find it and asks L2 for it. */
     __device__ __forceinline__ void publish(int n, int lane)
     {
-        const int shift = min(a.block_shift, 6), part = lane << 4;
+        const int shift = min(a.block_shift, 6);
         const bool there = row >= 0 && id >= 0 && (uint64_t)id < a.num_blocks;
         if (row == 0 && !there && id != kNoBlock && blockIdx.x % a.row_tiles == 0)
             note_fault(a.faults, LKV_FAULT_BLOCK, sm.named, id);
         const int block = row < 0 ? kNoTile : there ? id : kNoBlock;
-        const int from_block = __shfl_sync(~0u, block, part >> shift);
-        const int from_row = __shfl_sync(~0u, row, part >> shift);
-        if (lane < 4)
-            sm.place[n & 3][lane] = make_int2(from_block, from_row + (part & ((1 << shift) - 1)));
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const int first = 16 * i;
+            const int2 at =
+                make_int2(__shfl_sync(~0u, block, first >> shift),
+                          __shfl_sync(~0u, row, first >> shift) + (first & ((1 << shift) - 1)));
+            if (lane == 0) /* who also arrives */
+                sm.place[n & 3][i] = at;
+        }
         if (there)
             prefetch_bytes(w.pool + id * w.block_stride + (uint32_t)(row * kRecordBytes),
                            (uint32_t)kRecordBytes << shift);
@@ -346,11 +351,8 @@ __device__ __forceinline__ void make_scores(nvfp4_wide_smem &sm, const direct &x
             words[half][0] = v.x, words[half][1] = v.y, words[half][2] = v.z, words[half][3] = v.w;
             two[half] = widen_scales(scales[half][m >> 1] >> (16 * (m & 1)));
         }
-        if (m & 1) {
-            __syncwarp();
-            if (lane == 0)
-                mbarrier_arrive(shared_address(&sm.raw_free[m >> 1]));
-        }
+        if (m & 1)
+            mbarrier_arrive(shared_address(&sm.raw_free[m >> 1]));
 #pragma unroll
         for (int group = 0; group < 2; group++) { /* of 16 dims, a scale each */
             const int at = 2 * m + group;
@@ -436,20 +438,20 @@ __global__ void __launch_bounds__(kTileThreads, 1)
     nvfp4_wide_smem &sm = *(nvfp4_wide_smem *)raw;
     tile64_place(raw);
     if (threadIdx.x == 0) {
-        mbarrier_init(shared_address(&sm.raw_free[0]), kMakers / 32);
-        mbarrier_init(shared_address(&sm.raw_free[1]), kMakers / 32);
+        mbarrier_init(shared_address(&sm.raw_free[0]), kMakers);
+        mbarrier_init(shared_address(&sm.raw_free[1]), kMakers);
         tile64_barriers(sm.state, 2, 1);
     }
     __syncthreads();
     if (threadIdx.x < kMakers) {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(LKVI_MAKER_REGISTERS));
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kMakerRegisters));
         const int step = gridDim.x / a.row_tiles;
         int count = 0;
         for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
             make_range(a, w, sm, range, count);
         tile64_end(sm.state);
     } else {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(LKVI_ADDER_REGISTERS));
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kAdderRegisters));
         nvfp4_feed feed = {a, w, sm, 0, 0};
         if (threadIdx.x / 32 == kMakers / 32)
             feed.start();

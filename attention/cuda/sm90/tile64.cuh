@@ -22,11 +22,6 @@ namespace lkvi
 {
 
 constexpr int kMakers = 128, kAdders = 256, kTileThreads = kMakers + kAdders;
-/* Registers a thread: 184 + 2 x 160 is what three warpgroups have at a launch of 168. */
-#ifndef LKVI_MAKER_REGISTERS
-#define LKVI_MAKER_REGISTERS 184
-#define LKVI_ADDER_REGISTERS 160
-#endif
 
 struct alignas(1024) tile64_smem {
     uint8_t tile[2][8][kBoxBytes]; /* fp16, 64 positions a box: [token][position] */
@@ -93,8 +88,8 @@ __device__ __forceinline__ void tile64_barriers(tile64_state &st, int num_raw, u
     for (int i = 0; i < num_raw; i++)
         mbarrier_init(shared_address(&st.raw_full[i]), raw_count);
     st.last = -1;
-    mbarrier_init(shared_address(&st.p_full), kMakers / 32);
-    mbarrier_init(shared_address(&st.p_free), kAdders / 32);
+    mbarrier_init(shared_address(&st.p_full), kMakers);
+    mbarrier_init(shared_address(&st.p_free), kAdders);
     mbarrier_init_fence();
 }
 
@@ -397,9 +392,7 @@ tile64_softmax(const decode_args &a, tile64_smem &sm, tile64_state &st, const se
         st.rescale = slow;
     tile64_store_p<Type>(sm, y, z0, z1, x, warp, lane);
     fence_async_shared();
-    __syncwarp();
-    if (lane == 0)
-        mbarrier_arrive(shared_address(&st.p_full));
+    mbarrier_arrive(shared_address(&st.p_full)); /* every thread for what it wrote itself */
 }
 
 /* Tells the adders of a sequence and the number of its last tile. Nobody reads of the one before
@@ -416,8 +409,7 @@ __device__ __forceinline__ void tile64_announce(const decode_args &a, tile64_sta
 /* Ends the adders. */
 __device__ __forceinline__ void tile64_end(tile64_state &st)
 {
-    if (thread_now() % 32 == 0)
-        mbarrier_arrive(shared_address(&st.p_full));
+    mbarrier_arrive(shared_address(&st.p_full));
 }
 
 /* End of a sequence: the threads' sums added up, to the rows' statistics. n: its last tile. */
@@ -473,9 +465,7 @@ __device__ __forceinline__ void tile64_add(tile64_smem &sm, tile64_state &st, fl
         wgmma_f16_n256(o, p + 2 * i, v + i * (16 * kBox / 16), 1);
     wgmma_commit();
     wgmma_wait<0>();
-    __syncwarp();
-    if (thread_now() % 32 == 0)
-        mbarrier_arrive(shared_address(&st.p_free));
+    mbarrier_arrive(shared_address(&st.p_free));
 }
 
 /* Accumulators to the partial: of every 32 positions a thread has eight dims of two rows. */
