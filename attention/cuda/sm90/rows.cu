@@ -102,9 +102,10 @@ static int supported64_bf16(const struct lkvi_plan_params *plan,
            plan->q_dtype == LKV_DTYPE_BF16;
 }
 
-/* Two CTAs of 16 rows are faster than a half empty one of 64 (635 and 703 us). */
-static int supported64_fp8(const struct lkvi_plan_params *plan,
-                           const struct lkvi_cuda_launch *launch)
+/* FP8 and NVFP4: two CTAs of 16 rows are faster than a half empty one of 64 (FP8: 635 and 703 us).
+ */
+static int supported64_over_half(const struct lkvi_plan_params *plan,
+                                 const struct lkvi_cuda_launch *launch)
 {
     return supported64(plan, launch) && plan->max_q_len * plan->num_heads > 2 * kRows;
 }
@@ -158,14 +159,16 @@ extern "C" const struct lkvi_cuda_kernel lkvi_sm90_kernels[] = {
      lkvi_decode_int8_h64_sm90},
     {"decode_int8_h16_sm90", 90, 90, LKV_FORMAT_INT8, 1, 128, supported16, scratch16, update16,
      lkvi_decode_int8_h16_sm90},
+    {"decode_nvfp4_h64_sm90", 90, 90, LKV_FORMAT_NVFP4, 1, 512, supported64_over_half, scratch64,
+     update64, lkvi_decode_nvfp4_h64_sm90},
     {"decode_nvfp4_h16_sm90", 90, 90, LKV_FORMAT_NVFP4, 1, 128, supported16, scratch16, update16,
      lkvi_decode_nvfp4_h16_sm90},
     {"decode_bf16_h64_sm90", 90, 90, LKV_FORMAT_BF16, 1, 512, supported64_bf16, scratch64, update64,
      lkvi_decode_bf16_h64_sm90},
     {"decode_bf16_h16_sm90", 90, 90, LKV_FORMAT_BF16, 1, 128, supported16, scratch16, update16,
      lkvi_decode_bf16_h16_sm90},
-    {"decode_fp8_h64_sm90", 90, 90, LKV_FORMAT_FP8, 1, 512, supported64_fp8, scratch64, update64,
-     lkvi_decode_fp8_h64_sm90},
+    {"decode_fp8_h64_sm90", 90, 90, LKV_FORMAT_FP8, 1, 512, supported64_over_half, scratch64,
+     update64, lkvi_decode_fp8_h64_sm90},
     {"decode_fp8_h16_sm90", 90, 90, LKV_FORMAT_FP8, 1, 128, supported16, scratch16, update16,
      lkvi_decode_fp8_h16_sm90},
 };
