@@ -71,7 +71,7 @@ struct alignas(1024) nvfp4_smem {
     uint8_t q_rope[kRows * kBox];
     uint8_t p[kRows * kBox];
     uint8_t scales[kTile * kScaleRow];
-    uint64_t full[2][4]; /* halves of the raw dims, of each warp's tokens */
+    uint64_t full[4]; /* of each warp's raw tokens */
     row_state rows;
 };
 static_assert(sizeof(nvfp4_smem) <= kSmemPerSm / kCtasPerSm - kSmemReserved, "two CTAs an SM");

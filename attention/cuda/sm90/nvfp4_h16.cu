@@ -25,8 +25,6 @@ struct nvfp4_maps {
     CUtensorMap wide, narrow; /* boxes of 128 swizzled bytes; of the 48 bytes of scales */
 };
 
-/* Half of the warp's raw tokens: dims 0 .. 255 and the scales, or the other dims. */
-template <int half>
 __device__ __forceinline__ void fetch_raw(const decode_args &a, const nvfp4_maps &maps,
                                           nvfp4_smem &sm, const feed &f, int warp, int lane)
 {
@@ -34,12 +32,11 @@ __device__ __forceinline__ void fetch_raw(const decode_args &a, const nvfp4_maps
     if (f.tile >= f.end || lane != 0)
         return;
     const int block = feed_block(a, f), at = warp * kPiece;
-    const uint32_t bar = shared_address(&sm.full[half][warp]);
-    mbarrier_arrive_expect(bar, kPiece * (half ? kBox : kBox + kScaleRow));
-    copy_box(shared_address(&sm.latent[half][at * kBox]), &maps.wide, kBox * half, f.row, block,
-             bar);
-    if (half)
-        return;
+    const uint32_t bar = shared_address(&sm.full[warp]);
+    mbarrier_arrive_expect(bar, kPiece * (2 * kBox + kScaleRow));
+#pragma unroll
+    for (int i = 0; i < 2; i++)
+        copy_box(shared_address(&sm.latent[i][at * kBox]), &maps.wide, kBox * i, f.row, block, bar);
     copy_box(shared_address(&sm.scales[at * kScaleRow]), &maps.narrow, kScaleOffset, f.row, block,
              bar);
     if (block < 0)
@@ -225,7 +222,7 @@ __device__ __forceinline__ void store_partial(const decode_args &a, nvfp4_smem &
                                               softmax_state &x, float (&o)[8][8], int range,
                                               int seq, int warp, int g, int c)
 {
-    int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kRows;
+    int64_t slot = ((int64_t)(range + seq) * a.row_tiles + row_tile(a)) * kRows;
     finish_sums(sm.rows, x, a.split.partial_stats + 4 * slot, warp, g, c, false);
     const float back = x.reference == 0 ? 0.f : 1.f / x.reference;
     float *out =
@@ -262,7 +259,8 @@ __device__ __forceinline__ void start_row(float (&o)[8][8], softmax_state &x)
 }
 
 __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_maps &maps,
-                                             nvfp4_smem &sm, int range, bool last, uint32_t &phase)
+                                             nvfp4_smem &sm, const range_record &record, int range,
+                                             bool last, uint32_t &phase)
 {
     const int warp = threadIdx.x / 32, lane = threadIdx.x % 32, g = lane / 4, c = lane % 4;
     const int row = 16 * warp + g, at = 16 * warp + lane % 16;
@@ -271,7 +269,7 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_m
     for (int k = 0; k < 4; k++)
         to[k] = shared_address(sm.tile) + at * kBox + (((2 * k + lane / 16) ^ (at & 7)) << 4);
     feed f;
-    feed_start(a, f, range, warp);
+    feed_start(a, f, record, warp);
     int tile = uniform(f.tile);
     const int end = uniform(f.end);
     bool hidden = false;
@@ -281,8 +279,7 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_m
         read_q(a, s, warp, lane, q);
         if (first) {
             hidden = feed_block(a, f) < 0;
-            fetch_raw<0>(a, maps, sm, f, warp, lane);
-            fetch_raw<1>(a, maps, sm, f, warp, lane);
+            fetch_raw(a, maps, sm, f, warp, lane);
             fetch_rope(a, maps, sm, f, warp, lane);
         }
         const int seq_end = min(end, uniform(s.tile_end));
@@ -301,27 +298,23 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_m
             const int token = (tile - s.tile_start) * kTile;
             float dot[8], rope[8];
             uint32_t w[2][8][4];
-            mbarrier_wait(shared_address(&sm.full[0][warp]), phase);
+            mbarrier_wait(shared_address(&sm.full[warp]), phase);
             const token_scales ts = read_scales(sm, row, hidden || token + row >= s.length,
                                                 hidden || token + row + 8 >= s.length, c);
             float2 z0 = make_float2(ts.outer[0], 0), z1 = make_float2(ts.outer[1], 0);
             const uint32_t was_hidden = hidden ? 15 : 0;
             hidden = feed_block(a, f) < 0;
             widen_quarter(sm, ts, w[0], 0, row, c);
-            widen_quarter(sm, ts, w[1], 1, row, c);
-            fetch_raw<0>(a, maps, sm, f, warp, lane);
-            wgmma_wait<0>(); /* P V of the tile before: it has run under the widening */
-            barrier_sync<1, kThreads>();
             quarter_scores(to, w[0], dot, 0);
+            widen_quarter(sm, ts, w[1], 1, row, c);
             quarter_scores(to, w[1], dot, 1);
-            mbarrier_wait(shared_address(&sm.full[1][warp]), phase);
             wgmma_wait<1>();
             widen_quarter(sm, ts, w[0], 2, row, c);
             quarter_scores(to, w[0], dot, 2);
             wgmma_wait<1>();
             widen_quarter(sm, ts, w[1], 3, row, c);
             quarter_scores(to, w[1], dot, 3);
-            fetch_raw<1>(a, maps, sm, f, warp, lane);
+            fetch_raw(a, maps, sm, f, warp, lane);
             mbarrier_wait(shared_address(&sm.rows.full[0]), phase);
             rope_scores(rope);
             wgmma_wait<0>();
@@ -352,6 +345,8 @@ __device__ __forceinline__ void decode_range(const decode_args &a, const nvfp4_m
             }
             accumulate(o);
             add_sums(x, v, p);
+            wgmma_wait<0>();
+            barrier_sync<1, kThreads>();
             phase ^= 1;
         }
         wgmma_wait<0>();
@@ -371,21 +366,24 @@ __global__ void __launch_bounds__(kThreads, kCtasPerSm)
     extern __shared__ __align__(1024) uint8_t raw[];
     nvfp4_smem &sm = *(nvfp4_smem *)raw;
     check_smem_base(raw);
+    const int step = gridDim.x / a.row_tiles;
+    int range = first_range(a);
+    range_record record = read_range(a, range); /* under way while the barriers are made */
     if (threadIdx.x == 0) {
         prefetch_map(&maps.wide);
         prefetch_map(&maps.narrow);
-    }
-    if (threadIdx.x == 0) {
-        for (int i = 0; i < 8; i++)
-            mbarrier_init(shared_address(&sm.full[i & 1][i >> 1]), 1);
+        for (int i = 0; i < 4; i++)
+            mbarrier_init(shared_address(&sm.full[i]), 1);
         mbarrier_init(shared_address(&sm.rows.full[0]), 4);
         mbarrier_init_fence();
     }
     __syncthreads();
     uint32_t phase = 0;
-    const int step = gridDim.x / a.row_tiles;
-    for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
-        decode_range(a, maps, sm, range, range + step >= a.num_ranges, phase);
+    for (; range < a.num_ranges; range += step) {
+        if (range >= step)
+            record = read_range(a, range);
+        decode_range(a, maps, sm, record, range, range + step >= a.num_ranges, phase);
+    }
 }
 } // namespace
 
