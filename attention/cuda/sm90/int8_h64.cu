@@ -1,503 +1,542 @@
 /* INT8, up to 64 rows (tokens x heads) a CTA, 512 + 64 dims. In: q, records of 656 bytes, the
- * split. Out: partials. The one idea: scores are int8 products straight from the raw records, as in
- * the 16-row kernel, while a third warpgroup widens the same records into one fp16 tile that P V
- * reads N-major; so each token is widened once for 64 rows, under the scores and the softmax.
+ * split. Out: partials. The one idea: both products take the raw bytes. Scores are int8 products
+ * q . tokens with q as two int8, straight from the tensor copies; for P V a thread turns the bytes
+ * it loads into the register operand (dims x tokens). No widened tile is ever written, because
+ * shared memory, not the tensor cores, is what 64 rows fill first.
  *
- * Three warpgroups, one CTA an SM, two raw stages, one fp16 tile. Tile n:
- *   0, 1  scores of 64 tokens x 32 rows each; softmax; P to shared memory; barrier of both, which
- *         also tells whether the slow path must run; P V of all 64 rows x 256 dims each
- *   2     once P V (n - 1) has read the tile: widen n; then, with the raw stage read by all, its
- *         first warp fetches n + 2
- */
+ * Four warpgroups, one CTA an SM, three stages. Tile n:
+ *   scorer   scores, softmax, P to shared memory; the products of n + 1 run under the softmax of n
+ *   adders   two, of 256 dims each and all 64 rows: widen and P V; they lag the scorer by a tile
+ *   feeders  two warps fetch the halves of the dims that one adder reads; a third one clears tokens
+ *            that have no record and lays scales and zero points out for the scorer's threads */
 #include "attention/cuda/sm90/launch.h"
-#include "attention/cuda/sm90/frame.cuh"
-#include "attention/cuda/sm90/wgmma_wide.cuh"
+#include "attention/cuda/sm90/int8_h64.cuh"
 
 using namespace lkvi;
 
 namespace
 {
-constexpr int kHalfRows = kWideRows / 2; /* of a consumer warpgroup */
-constexpr int kConsumers = 256, kAllThreads = 384;
-constexpr int kScaleOffset = 512, kRopeOffset = 528;
-constexpr uint32_t kStageBytes = 5 * kBoxBytes + kTile * 16;
-/* Registers a thread: 2 x 224 + 56 is what three warpgroups have at a launch of 168. */
-#define LKVI_CONSUMER_REGISTERS "224"
-#define LKVI_WIDENER_REGISTERS "56"
+/* ---- scorer. Warp w has rows 16 w ..; thread (g, c) rows g (elements 4 j, 4 j + 1) and g + 8
+ * (4 j + 2, 4 j + 3), tokens 8 j + 2 c and one more. */
 
-struct int8_maps {
-    CUtensorMap wide, narrow; /* boxes of 128 swizzled bytes; of 16 bytes */
+struct row_softmax { /* of the thread's two rows; sums of the thread's own tokens */
+    float top[2], sum[2], slope[2];
+    float scale[2], q_sum[2]; /* log2 units of a step of q; sum of q in steps */
+    float reference;          /* power of two in P beside the token's scale */
 };
 
-struct alignas(1024) wide_smem {
-    uint8_t latent[2][4][kBoxBytes]; /* raw int8, 128 dims a box */
-    uint8_t rope[2][kBoxBytes];
-    uint8_t q[2][4][kWideRows * kBox]; /* of a warpgroup: 32 rows of high, 32 of low bytes */
-    uint8_t q_rope[kWideRows * kBox];
-    uint8_t tile[8][kBoxBytes];  /* fp16, 64 dims a box: [token][dim] */
-    uint8_t p[kWideRows * kBox]; /* [row][token]; between products: struct scratch */
-    float4 scale_zero[2][kTile];
-    float scale[kWideRows], q_sum[kWideRows];
-    int limit[kWideRows];
-    uint32_t hidden[2];
-    uint64_t full[2], empty[2], tile_full, tile_free;
-};
-static_assert(sizeof(wide_smem) <= 227 * 1024, "one CTA an SM");
-
-struct scratch { /* of the slow path and of the end of a sequence */
-    float most[4][kWideRows];
-    float scale[2][4];
-    float by[kWideRows], top[kWideRows], zero[kWideRows];
-    float sum[4][kWideRows], slope[4][kWideRows], zeros[4][kWideRows];
-};
-static_assert(sizeof(scratch) <= kWideRows * kBox, "it takes the place of P");
-
-__device__ __forceinline__ bool wide_query(const decode_args &a, const sequence &s, int r,
-                                           int *token, int *head)
+/* After a wait: what the compiler knows of d is renewed, so that no read moves in front of it. */
+__device__ __forceinline__ void renew(int (&d)[32])
 {
-    int row = (int)(blockIdx.x % a.row_tiles) * kWideRows + r;
-    int j = row / (int)a.num_heads;
-    *head = row - j * (int)a.num_heads;
-    *token = s.first_row + j;
-    return j < s.q_len;
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        asm volatile("" : "+r"(d[i])::"memory");
+}
+__device__ __forceinline__ void renew(float (&d)[32])
+{
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        asm volatile("" : "+f"(d[i])::"memory");
 }
 
-/* ---- third warpgroup */
-
-__device__ __forceinline__ void fetch(const decode_args &a, const int8_maps &maps, wide_smem &sm,
-                                      feed &f, int n, int lane)
+/* 128 dims of one half of q. A warp waits where the tensor cores still have work, so other
+ * instructions stand between these. */
+__device__ __forceinline__ void products(int (&dot)[32], int stage, int half, int box)
 {
-    if (f.tile >= f.end)
-        return;
-    const int stage = n & 1, block = feed_block(a, f), at = lane * a.piece;
-    const uint32_t bar = shared_address(&sm.full[stage]);
-    if (n >= 2)
-        mbarrier_wait(shared_address(&sm.empty[stage]), ((n >> 1) - 1) & 1);
-    uint32_t hidden = feed_hidden(a, block < 0, lane);
-    if (lane == 0) {
-        sm.hidden[stage] = hidden;
-        mbarrier_arrive_expect(bar, kStageBytes);
+    const uint32_t k = descriptor_at(LKVI_AT(latent)) + stage * (4 * kBoxBytes / 16);
+    const uint32_t q = descriptor_at(LKVI_AT(q)) + half * (4 * kBoxBytes / 16);
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        wgmma_s8_n64(dot, q + (box * kBoxBytes + i * 32) / 16, k + (box * kBoxBytes + i * 32) / 16,
+                     half | box | i);
+}
+
+/* The high sums times 256: the low ones come on top. */
+__device__ __forceinline__ void lift_products(int (&dot)[32])
+{
+    wgmma_commit();
+    wgmma_wait<0>();
+    renew(dot);
+#pragma unroll
+    for (int i = 0; i < 32; i++)
+        dot[i] *= 256;
+    renew(dot);
+    wgmma_fence();
+}
+
+/* RoPE on top of the scores. */
+__device__ __forceinline__ void rope_products(float (&v)[32], int stage)
+{
+    const uint32_t k = descriptor_at(LKVI_AT(rope)) + stage * (kBoxBytes / 16);
+    const uint32_t q = descriptor_at(LKVI_AT(q_rope));
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        wgmma_rope(v, q + 2 * i, k + 2 * i, 1);
+    wgmma_commit();
+}
+
+/* Scores in steps of q, without RoPE. */
+__device__ __forceinline__ void real_scores(const float4 (&scales)[4], const float4 (&zeros)[4],
+                                            const int (&dot)[32], float (&v)[32],
+                                            const float (&q_sum)[2])
+{
+#pragma unroll
+    for (int j = 0; j < 4; j++) {
+        const float4 z = scales[j], zero = zeros[j];
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            const int r = (i >> 1) & 1;
+            const float z1 = i & 4 ? (i & 1 ? z.w : z.z) : (i & 1 ? z.y : z.x),
+                        n1 = i & 4 ? (i & 1 ? zero.w : zero.z) : (i & 1 ? zero.y : zero.x);
+            v[8 * j + i] = z1 * fmaf(-n1, q_sum[r], (float)dot[8 * j + i]);
+        }
     }
-    __syncwarp();
-    if (at < kTile) {
-#pragma unroll 1
-        for (int box = 0; box < 4; box++)
-            copy_box(shared_address(&sm.latent[stage][box][at * kBox]), &maps.wide, kBox * box,
-                     f.row, block, bar);
-        copy_box(shared_address(&sm.rope[stage][at * kBox]), &maps.wide, kRopeOffset, f.row, block,
-                 bar);
-        copy_box(shared_address(&sm.scale_zero[stage][at]), &maps.narrow, kScaleOffset, f.row,
-                 block, bar);
-        if (block < 0)
-            feed_fault(a, f);
-    }
-    feed_next(a, f, lane);
 }
 
-/* Four dims to two fp16 pairs: a byte, sign turned, is the low mantissa byte of 1152 + it. */
-__device__ __forceinline__ void widen4(uint32_t x, uint32_t &d0, uint32_t &d1)
+/* Scores of keys that a row does not see become kHidden. Adds the bias. */
+__device__ __forceinline__ void mask_wide(const decode_args &a, const wide_smem &sm, float (&v)[32],
+                                          int token, uint32_t hidden, int row, int c)
 {
-    constexpr uint32_t lift = 0x64806480u, top = 0x64646464u;
-    x ^= 0x80808080u;
-    d0 = half2_sub(prmt(x, top, 0x4140), lift);
-    d1 = half2_sub(prmt(x, top, 0x4342), lift);
-}
-
-/* A thread widens half of a token. Raw boxes and fp16 boxes have the same rows of 128 swizzled
- * bytes; eight lanes have eight tokens, so no access conflicts. */
-__device__ __forceinline__ void widen_tile(wide_smem &sm, int stage, int thread)
-{
-    const int token = thread & 63, half = thread >> 6;
-    const uint8_t *raw = sm.latent[stage][2 * half];
-    uint8_t *to = sm.tile[4 * half];
-    const int at = token * kBox + ((token & 7) << 4);
+    const int limit[2] = {sm.limit[row], sm.limit[row + 8]}, length = sm.length;
+    const float back[2] = {1.f / sm.scale[row], 1.f / sm.scale[row + 8]};
 #pragma unroll
-    for (int box = 0; box < 2; box++)
+    for (int j = 0; j < 8; j++)
 #pragma unroll
-        for (int j = 0; j < 8; j += 2) {
-            uint4 v[2];
+        for (int i = 0; i < 2; i++) {
+            const int at = token + 8 * j + 2 * c + i;
+            const bool gone = at >= length || ((hidden >> (j / 2)) & 1);
+            const float bias = a.bias && !gone ? a.bias[sm.seq * a.bias_stride + at] * kLog2e : 0.f;
 #pragma unroll
-            for (int i = 0; i < 2; i++)
-                v[i] = *(const uint4 *)(raw + box * kBoxBytes + (at ^ ((j + i) << 4)));
-#pragma unroll
-            for (int i = 0; i < 2; i++) {
-                uint4 x, y;
-                uint8_t *out = to + (2 * box + (j >> 2)) * kBoxBytes;
-                widen4(v[i].x, x.x, x.y);
-                widen4(v[i].y, x.z, x.w);
-                widen4(v[i].z, y.x, y.y);
-                widen4(v[i].w, y.z, y.w);
-                *(uint4 *)(out + (at ^ ((2 * ((j + i) & 3)) << 4))) = x;
-                *(uint4 *)(out + (at ^ ((2 * ((j + i) & 3) + 1) << 4))) = y;
+            for (int r = 0; r < 2; r++) {
+                float &x = v[4 * j + 2 * r + i];
+                x = !gone && at < limit[r] ? fmaxf(fmaf(bias, back[r], x), kHidden * back[r])
+                                           : kHidden * back[r];
             }
         }
-    fence_async_shared();
 }
 
-__device__ __forceinline__ void feed_range(const decode_args &a, const int8_maps &maps,
-                                           wide_smem &sm, int range, int &count)
+/* The slow path of a warp: new maxima and reference; its rows' factors for the adders. */
+__device__ __forceinline__ void raise_wide(wide_smem &sm, const float (&v)[32], row_softmax &x,
+                                           float z, int stage, int row, int lane)
 {
-    const int thread = threadIdx.x - kConsumers, warp = thread / 32, lane = thread % 32;
-    const int4 r = *(const int4 *)(a.split.ranges + range);
-    const int end = count + uniform(r.y - r.x);
-    feed f;
-    if (warp == 0)
-        feed_start(a, f, range, lane);
-#pragma unroll 1
-    for (int n = count - 2; n < end; n++) { /* the first two turns only fetch */
-        if (n >= count) {
-            if (n > 0)
-                mbarrier_wait(shared_address(&sm.tile_free), (n - 1) & 1);
-            mbarrier_wait(shared_address(&sm.full[n & 1]), (n >> 1) & 1);
-            widen_tile(sm, n & 1, thread);
-            __syncwarp();
-            if (lane == 0) {
-                mbarrier_arrive(shared_address(&sm.tile_full));
-                mbarrier_arrive(shared_address(&sm.empty[n & 1]));
-            }
-        }
-        if (warp == 0)
-            fetch(a, maps, sm, f, n + 2, lane);
-    }
-    count = end;
-}
-
-/* ---- consumers */
-
-/* One row of q a warp: q = scale * (256 high + low), both int8, swizzled. */
-__device__ __forceinline__ void store_q(wide_smem &sm, const decode_args &a, const float4 (&x)[4],
-                                        int r, int lane)
-{
-    float most = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        most = fmaxf(fmaxf(most, fmaxf(fabsf(x[i].x), fabsf(x[i].y))),
-                     fmaxf(fabsf(x[i].z), fabsf(x[i].w)));
-#pragma unroll
-    for (int d = 1; d < 32; d *= 2)
-        most = fmaxf(most, __shfl_xor_sync(~0u, most, d));
-    const float inverse = most > 0 ? 32639.f / most : 0;
-    const int row = r % kHalfRows;
-    const int at = row * kBox + (((lane / 4) ^ (row & 7)) << 4) + (lane % 4) * 4;
-    int sum = 0;
-#pragma unroll
-    for (int i = 0; i < 4; i++) {
-        const float v[4] = {x[i].x, x[i].y, x[i].z, x[i].w};
-        uint32_t high = 0, low = 0;
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int n = __float2int_rn(v[j] * inverse), h = (n + 128) >> 8, l = n - 256 * h;
-            sum += n;
-            high |= (uint32_t)(h & 255) << (8 * j);
-            low |= (uint32_t)(l & 255) << (8 * j);
-        }
-        uint8_t *to = sm.q[r / kHalfRows][i] + at;
-        *(uint32_t *)to = high;
-        *(uint32_t *)(to + kHalfRows * kBox) = low;
-    }
-    sum = __reduce_add_sync(~0u, sum);
-    if (lane == 0) {
-        sm.scale[r] = most / 32639.f * a.scale_log2;
-        sm.q_sum[r] = (float)sum;
-    }
-}
-
-/* Eight rows a warp, read four at a time. */
-__device__ __forceinline__ void load_q(const decode_args &a, wide_smem &sm, const sequence &s,
-                                       int lane)
-{
-    const int first = (threadIdx.x / 32) * 8;
-#pragma unroll 1
-    for (int base = first; base < first + 8; base += 4) {
-        float4 read[4][4];
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            int token, head;
-            bool live = wide_query(a, s, base + n, &token, &head);
-#pragma unroll
-            for (int i = 0; i < 4; i++)
-                read[n][i] = live ? load4(a.q, token * a.q.token_stride + head * a.q.head_stride +
-                                                   128 * i + 4 * lane)
-                                  : make_float4(0, 0, 0, 0);
-        }
-#pragma unroll
-        for (int n = 0; n < 4; n++) {
-            int token, head;
-            bool live = wide_query(a, s, base + n, &token, &head);
-            store_q(sm, a, read[n], base + n, lane);
-            store_q_rope(sm.q_rope, a, base + n, live, token, head, lane);
-        }
-    }
-    if (threadIdx.x < kWideRows) {
-        int token, head;
-        bool live = wide_query(a, s, threadIdx.x, &token, &head);
-        sm.limit[threadIdx.x] = live ? s.length - s.q_len + (token - s.first_row) + 1 : 0;
-    }
-    fence_async_shared();
-}
-
-/* The least limit of the CTA's live rows: tiles below it need no mask. */
-__device__ __forceinline__ int least_limit(const decode_args &a, const sequence &s)
-{
-    int token, head;
-    bool live = wide_query(a, s, 0, &token, &head);
-    return live ? s.length - s.q_len + (token - s.first_row) + 1 : s.length;
-}
-
-/* d[0..15]: high bytes of q, 32 rows; d[16..31]: low bytes. */
-__device__ __forceinline__ void wide_scores(wide_smem &sm, int stage, int group, int (&latent)[32],
-                                            float (&rope)[16])
-{
-    uint32_t k = wgmma_descriptor(shared_address(sm.latent[stage]));
-    uint32_t q = wgmma_descriptor(shared_address(sm.q[group]));
-#pragma unroll
-    for (int box = 0; box < 4; box++)
-#pragma unroll
-        for (int i = 0; i < 4; i++)
-            wgmma_s8_n64(latent, k + (box * kBoxBytes + i * 32) / 16,
-                         q + (box * kWideRows * kBox + i * 32) / 16, box | i);
-    k = wgmma_descriptor(shared_address(sm.rope[stage]));
-    q = wgmma_descriptor(shared_address(&sm.q_rope[group * kHalfRows * kBox]));
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        wgmma_bf16_n32(rope, k + 2 * i, q + 2 * i, i);
-}
-
-__device__ __forceinline__ void wide_accumulate(wide_smem &sm, int group, float (&o)[128])
-{
-    uint32_t p = wgmma_descriptor(shared_address(sm.p));
-    uint32_t v = wgmma_descriptor_wide(shared_address(sm.tile[4 * group]), kBoxBytes);
-#pragma unroll
-    for (int i = 0; i < 4; i++)
-        wgmma_f16_n256(o, p + 2 * i, v + i * (16 * kBox / 16), 1);
-}
-
-/* Scores of 16 rows in log2 units. */
-__device__ __forceinline__ void real_scores(const decode_args &a, const wide_smem &sm, int row,
-                                            const int *high, const int *low, const float *rope,
-                                            float2 z0, float2 z1, float (&v)[8], int c)
-{
-#pragma unroll
-    for (int i = 0; i < 2; i++) {
-        const float2 scale = *(const float2 *)&sm.scale[row + 8 * i + 2 * c];
-        const float2 q_sum = *(const float2 *)&sm.q_sum[row + 8 * i + 2 * c];
-#pragma unroll
-        for (int j = 0; j < 4; j++) {
-            int e = 4 * i + j;
-            float2 z = j & 2 ? z1 : z0;
-            float dot = (float)(256 * high[e] + low[e]);
-            v[e] = fmaf(z.x * (j & 1 ? scale.y : scale.x),
-                        fmaf(-z.y, j & 1 ? q_sum.y : q_sum.x, dot), rope[e] * a.scale_log2);
-        }
-    }
-}
-
-/* The slow path, once for the whole CTA: new maxima and reference; the rows' factors in scratch. */
-__device__ __forceinline__ void raise_wide(scratch &t, const float (&s)[2][8], float z,
-                                           softmax_state (&x)[2], int group, int warp, int g, int c)
-{
-#pragma unroll
-    for (int d = 4; d < 32; d *= 2)
-        z = fmaxf(z, __shfl_xor_sync(~0u, z, d));
-    if (g == 0 && c == 0)
-        t.scale[group][warp] = z;
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int e = 4 * (i >> 1) + (i & 1);
-            float m = fmaxf(s[k][e], s[k][e + 2]);
-#pragma unroll
-            for (int d = 4; d < 32; d *= 2)
-                m = fmaxf(m, __shfl_xor_sync(~0u, m, d));
-            if (g == 0)
-                t.most[warp][group * kHalfRows + 16 * k + element_row(e, c)] = m;
-        }
-    barrier_sync<1, kConsumers>();
-    z = fmaxf(fmaxf(t.scale[group][0], t.scale[group][1]),
-              fmaxf(t.scale[group][2], t.scale[group][3]));
-    const float before = x[0].reference;
-    float reference = before;
-    if (reference == 0 || z * reference > kScaleLimit) {
+    const float before = x.reference;
+    if (before == 0 || z * before > kScaleLimit) {
         int exponent = z > 0 ? min(max(kScaleExponent - ilogbf(z) - 1, -126), 126) : 0;
         float wanted = __uint_as_float((uint32_t)(127 + exponent) << 23);
-        reference = reference == 0 ? wanted : fminf(reference, wanted);
+        x.reference = before == 0 ? (z > 0 ? wanted : 0.f) : fminf(before, wanted);
     }
-    const float change = before == 0 ? 0.f : reference / before;
-    x[0].reference = x[1].reference = z > 0 || before != 0 ? reference : 0.f;
+    const float change = before == 0 ? 0.f : x.reference / before;
+    float m[2] = {v[0], v[2]};
 #pragma unroll
-    for (int k = 0; k < 2; k++)
+    for (int j = 0; j < 32; j++)
+        m[(j >> 1) & 1] = fmaxf(m[(j >> 1) & 1], v[j]);
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int r = group * kHalfRows + 16 * k + element_row(4 * (i >> 1) + (i & 1), c);
-            float m = fmaxf(fmaxf(t.most[0][r], t.most[1][r]), fmaxf(t.most[2][r], t.most[3][r]));
-            m = fmaxf(m, x[k].top[i]);
-            float down = exp2_fast(x[k].top[i] - m);
-            x[k].slope[i] = down * (x[k].slope[i] + x[k].sum[i] * (x[k].top[i] - m));
-            x[k].sum[i] *= down;
-            x[k].top[i] = m;
-            x[k].zero[i] *= down * change;
-            if (warp == 0 && g == 0)
-                t.by[r] = down * change;
-        }
-    barrier_sync<1, kConsumers>();
+    for (int r = 0; r < 2; r++) {
+        for (int d = 1; d < 4; d *= 2)
+            m[r] = fmaxf(m[r], __shfl_xor_sync(~0u, m[r], d));
+        const float top = fmaxf(m[r] * x.scale[r], x.top[r]), down = exp2_fast(x.top[r] - top);
+        x.slope[r] = down * (x.slope[r] + x.sum[r] * (x.top[r] - top));
+        x.sum[r] *= down;
+        x.top[r] = top;
+        if (lane % 4 == 0)
+            sm.by[stage][row + 8 * r] = down * change;
+    }
 }
 
-/* Adds up the threads' sums; leaves each row's zero part in scratch and its statistics outside. */
-__device__ __forceinline__ void finish_wide(scratch &t, softmax_state (&x)[2], float *stats,
-                                            int group, int warp, int g, int c)
+/* P of 16 tokens, times the token's scale and the reference, to shared memory; their sums. */
+__device__ __forceinline__ void weigh(wide_smem &sm, int stage, int j, const float (&v)[32],
+                                      const float4 &z, const row_softmax &x, float (&sum)[2],
+                                      float (&slope)[2], int warp, int lane)
 {
+    const int row = 16 * warp + (lane & 15), odd = lane >> 4;
+    const uint32_t to = shared_address(sm.p[stage]) + row * kBox;
+    uint32_t p16[4];
 #pragma unroll
-    for (int k = 0; k < 2; k++)
-#pragma unroll
-        for (int i = 0; i < 4; i++) {
-            int r = group * kHalfRows + 16 * k + element_row(4 * (i >> 1) + (i & 1), c);
-            float sum = x[k].sum[i], slope = x[k].slope[i], zero = x[k].zero[i];
-#pragma unroll
-            for (int d = 4; d < 32; d *= 2) {
-                sum += __shfl_xor_sync(~0u, sum, d);
-                slope += __shfl_xor_sync(~0u, slope, d);
-                zero += __shfl_xor_sync(~0u, zero, d);
-            }
-            if (g == 0) {
-                t.sum[warp][r] = sum;
-                t.slope[warp][r] = slope;
-                t.zeros[warp][r] = zero;
-                if (warp == 0)
-                    t.top[r] = x[k].top[i];
-            }
-        }
-    barrier_sync<1, kConsumers>();
-    const int r = threadIdx.x;
-    if (r < kWideRows) {
-        float sum = (t.sum[0][r] + t.sum[1][r]) + (t.sum[2][r] + t.sum[3][r]);
-        float slope = (t.slope[0][r] + t.slope[1][r]) + (t.slope[2][r] + t.slope[3][r]);
-        t.zero[r] = (t.zeros[0][r] + t.zeros[1][r]) + (t.zeros[2][r] + t.zeros[3][r]);
-        *(float4 *)(stats + 4 * r) = make_float4(t.top[r], sum, slope, 0);
+    for (int i = 0; i < 4; i++) { /* matrix: rows 8 (i & 1), tokens 8 (i >> 1) */
+        const int r = i & 1;
+        const float d0 = fmaf(v[8 * j + 4 * (i >> 1) + 2 * r], x.scale[r], -x.top[r]),
+                    d1 = fmaf(v[8 * j + 4 * (i >> 1) + 2 * r + 1], x.scale[r], -x.top[r]);
+        const float e0 = exp2_fast(d0), e1 = exp2_fast(d1);
+        const float k0 = (i >> 1 ? z.z : z.x) * x.reference,
+                    k1 = (i >> 1 ? z.w : z.y) * x.reference;
+        p16[i] = pack_half2(e0 * k0, e1 * k1);
+        sum[r] += e0;
+        sum[r] += e1;
+        slope[r] = fmaf(e0, d0, slope[r]);
+        slope[r] = fmaf(e1, d1, slope[r]);
     }
-    barrier_sync<1, kConsumers>();
+    store_matrices(to + (((2 * j + odd) ^ (row & 7)) << 4), p16);
 }
 
-__device__ __forceinline__ void store_wide(const decode_args &a, wide_smem &sm,
-                                           softmax_state (&x)[2], float (&o)[128], int range,
-                                           int seq, int group, int warp, int g, int c)
+/* A thread's sum of 16 P tells that any of them is above 2^kSlack, at the price of a few slow paths
+ * more. */
+constexpr float kSumLimit = 256.f;
+
+/* Softmax of a tile, the products of the next one between its quarters. */
+__device__ __forceinline__ void softmax_of(wide_smem &sm, turn t, int next, float (&v)[32],
+                                           int (&dot)[32], row_softmax &x, int warp, int lane)
 {
-    scratch &t = *(scratch *)sm.p;
-    int64_t slot = ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kWideRows;
-    barrier_sync<1, kConsumers>(); /* both warpgroups' products have read P */
-    finish_wide(t, x, a.split.partial_stats + 4 * slot, group, warp, g, c);
-    const float back = x[0].reference == 0 ? 0.f : 1.f / x[0].reference;
+    const int stage = t.stage, row = 16 * warp + lane / 4;
+    float sum[2] = {0, 0}, slope[2] = {0, 0};
+    const float4 *scales = &sm.scales[stage][0][lane % 4];
+    mbarrier_wait(shared_address(&sm.added[stage]), t.phase ^ 1);
+    float4 z = scales[0];
+    products(dot, next, 0, 1);
+    weigh(sm, stage, 0, v, z, x, sum, slope, warp, lane);
+    z = scales[4];
+    products(dot, next, 0, 2);
+    products(dot, next, 0, 3);
+    weigh(sm, stage, 1, v, z, x, sum, slope, warp, lane);
+    z = scales[8];
+    lift_products(dot);
+    products(dot, next, 1, 0);
+    products(dot, next, 1, 1);
+    weigh(sm, stage, 2, v, z, x, sum, slope, warp, lane);
+    z = scales[12];
+    products(dot, next, 1, 2);
+    products(dot, next, 1, 3);
+    wgmma_commit();
+    const float most_scale = sm.most_scale[stage];
+    weigh(sm, stage, 3, v, z, x, sum, slope, warp, lane);
+    const bool mine = !(sum[0] <= kSumLimit) || !(sum[1] <= kSumLimit) ||
+                      most_scale * x.reference > kScaleLimit || x.reference == 0;
+    const bool raise = __any_sync(~0u, mine);
+    if (raise) {
+        raise_wide(sm, v, x, most_scale, stage, row, lane);
+        sum[0] = sum[1] = slope[0] = slope[1] = 0;
+#pragma unroll
+        for (int j = 0; j < 4; j++)
+            weigh(sm, stage, j, v, scales[4 * j], x, sum, slope, warp, lane);
+    }
+    if (lane == 0)
+        ((uint8_t *)&sm.raised[stage])[warp] = raise;
+    fence_async_shared();
+    __syncwarp();
+    if (lane == 0)
+        mbarrier_arrive(shared_address(&sm.weighed[stage]));
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+        x.sum[r] += sum[r];
+        x.slope[r] += slope[r];
+    }
+}
+
+/* The thread's index as the compiler cannot know it: addresses made of it are made anew. Kept over
+ * the loop they take the accumulators' registers. */
+__device__ __forceinline__ int thread_anew()
+{
+    int x;
+    asm volatile("mov.u32 %0,%%tid.x;" : "=r"(x));
+    return x;
+}
+
+/* Statistics of the rows to the partial, and what the adders need to finish their output. */
+__device__ __forceinline__ void finish_rows(wide_smem &sm, row_softmax &x, float *stats)
+{
+    const int thread = thread_anew(), lane = thread % 32, warp = thread / 32 % 4;
+    const float back = /* of a power of two, without a division's registers */
+        x.reference == 0 ? 0.f : __uint_as_float(0x7F000000u - __float_as_uint(x.reference));
+#pragma unroll
+    for (int r = 0; r < 2; r++) {
+#pragma unroll
+        for (int d = 1; d < 4; d *= 2) {
+            x.sum[r] += __shfl_xor_sync(~0u, x.sum[r], d);
+            x.slope[r] += __shfl_xor_sync(~0u, x.slope[r], d);
+        }
+        const int row = 16 * warp + lane / 4 + 8 * r;
+        if (lane % 4 == 0) {
+            sm.back[row] = back;
+            *(float4 *)(stats + 4 * row) = make_float4(x.top[r], x.sum[r], x.slope[r], 0);
+        }
+    }
+}
+
+/* The tiles of a sequence. The last turn makes products of a tile that is not there: nobody looks
+ * at them. */
+__device__ __forceinline__ void score_tiles(const decode_args &a, wide_smem &sm, row_softmax &x,
+                                            turn &t)
+{
+    int dot[32];
+    float v[32];
+    mbarrier_wait(shared_address(&sm.full[t.stage]), t.phase);
+    wgmma_fence();
 #pragma unroll
     for (int half = 0; half < 2; half++) {
-        const int row = 16 * warp + g + 8 * half;
-        const float zero = t.zero[row];
-        float *to = a.split.partial_out + (slot + row) * kLatent + 256 * group + 2 * c;
 #pragma unroll
-        for (int i = 0; i < 32; i++)
-            *(float2 *)(to + 8 * i) = make_float2((o[4 * i + 2 * half] - zero) * back,
-                                                  (o[4 * i + 2 * half + 1] - zero) * back);
+        for (int box = 0; box < 4; box++)
+            products(dot, t.stage, half, box);
+        if (half == 0)
+            lift_products(dot);
+    }
+    wgmma_commit();
+    int stage = t.stage, tick = t.phase; /* bit 0 the phase, above it the tile: one register */
+#pragma unroll 1
+    while (tick >> 1 < *(volatile int *)&sm.tiles) {
+        const turn now = {stage, tick & 1};
+        turn next = now;
+        turn_on(next);
+        const int i = tick >> 1;
+        const int thread = thread_anew(), lane = thread % 32, warp = thread / 32 % 4;
+        const int c = lane % 4, plain = sm.plain;
+        const bool last = i + 1 == sm.tiles;
+        float4 scales[4], zeros[4];
+        mbarrier_wait(shared_address(&sm.ready[stage]), now.phase);
+#pragma unroll
+        for (int j = 0; j < 4; j++) {
+            scales[j] = sm.scales[stage][j][c];
+            zeros[j] = sm.zeros[stage][j][c];
+        }
+        const uint32_t hidden = sm.hidden[stage];
+        wgmma_wait<0>();
+        renew(dot);
+        real_scores(scales, zeros, dot, v, x.q_sum);
+        renew(v);
+        if (!last)
+            mbarrier_wait(shared_address(&sm.full[next.stage]), next.phase);
+        wgmma_fence();
+        rope_products(v, stage);
+        if (i >= plain || hidden) {
+            wgmma_wait<0>();
+            renew(v);
+            mask_wide(a, sm, v, sm.token + i * kTile, hidden, 16 * warp + lane / 4, c);
+        }
+        products(dot, next.stage, 0, 0);
+        wgmma_commit();
+        wgmma_wait<1>();
+        renew(v);
+        softmax_of(sm, now, next.stage, v, dot, x, warp, lane);
+        tick = (tick ^ (next.stage == 0)) + 2;
+        stage = next.stage;
+    }
+    t = {stage, tick & 1};
+    wgmma_wait<0>();
+    renew(dot);
+}
+
+/* ---- adders */
+
+/* Bytes, sign turned, of two tokens, two of four dims -> (token, token + 1) pairs of fp16: such a
+ * byte is the low mantissa byte of 1152 + its value. */
+__device__ __forceinline__ void widen(int half, uint32_t x, uint32_t y, uint32_t &d0, uint32_t &d1)
+{
+    constexpr uint32_t lift = 0x64806480u, top = 0x64646464u;
+    const uint32_t u = prmt(x, y, half ? 0x7362 : 0x5140);
+    d0 = half2_sub(prmt(u, top, 0x4140), lift);
+    d1 = half2_sub(prmt(u, top, 0x4342), lift);
+}
+
+/* The thread's eight dims of four tokens. */
+__device__ __forceinline__ void load_raw(const uint8_t *even, const uint8_t *odd, int k,
+                                         uint2 (&v)[4])
+{
+    v[0] = *(const uint2 *)(even + 16 * k * kBox);
+    v[1] = *(const uint2 *)(odd + 16 * k * kBox);
+    v[2] = *(const uint2 *)(even + (16 * k + 8) * kBox);
+    v[3] = *(const uint2 *)(odd + (16 * k + 8) * kBox);
+}
+__device__ __forceinline__ void turn_signs(uint2 (&v)[4])
+{
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        v[i].x ^= 0x80808080u;
+        v[i].y ^= 0x80808080u;
+        asm volatile("" : "+r"(v[i].x), "+r"(v[i].y)::"memory"); /* it has been read now */
     }
 }
 
-/* All the consumers' work on tile n. */
-__device__ __forceinline__ void wide_tile(const decode_args &a, wide_smem &sm, const sequence &s,
-                                          softmax_state (&x)[2], float (&o)[128], int n, int token,
-                                          int least, int group, int warp, int lane)
+/* The rows whose maximum or reference was raised. */
+__device__ __forceinline__ void lower(const wide_smem &sm, int stage, uint32_t raised,
+                                      float (&o)[4][32], int c)
+{
+#pragma unroll
+    for (int j = 0; j < 8; j++) {
+        const bool mine = (raised >> (8 * (j / 2))) & 1;
+        float2 by = *(const float2 *)&sm.by[stage][8 * j + 2 * c];
+        by.x = mine ? by.x : 1.f;
+        by.y = mine ? by.y : 1.f;
+#pragma unroll
+        for (int b = 0; b < 4; b++)
+#pragma unroll
+            for (int e = 0; e < 4; e++)
+                o[b][4 * j + e] *= e & 1 ? by.y : by.x;
+    }
+}
+
+/* What the zero points take from a row: the thread's 16 tokens of it. */
+__device__ __forceinline__ float zero_part(const wide_smem &sm, int stage, int row, int c)
+{
+    const uint8_t *p = sm.p[stage] + row * kBox;
+    float sum = 0;
+#pragma unroll
+    for (int i = 0; i < 2; i++) {
+        const uint4 x = *(const uint4 *)(p + (((2 * c + i) ^ (row & 7)) << 4));
+        const float4 n0 = *(const float4 *)&sm.zero_line[stage][16 * c + 8 * i],
+                     n1 = *(const float4 *)&sm.zero_line[stage][16 * c + 8 * i + 4];
+        const float2 a = unpack_half2(x.x), b = unpack_half2(x.y), d = unpack_half2(x.z),
+                     e = unpack_half2(x.w);
+        sum = fmaf(a.x, n0.x, fmaf(a.y, n0.y, fmaf(b.x, n0.z, fmaf(b.y, n0.w, sum))));
+        sum = fmaf(d.x, n1.x, fmaf(d.y, n1.y, fmaf(e.x, n1.z, fmaf(e.y, n1.w, sum))));
+    }
+    return sum;
+}
+
+/* o[dims of this warpgroup, rows] += V P. Thread (g, c) brings dims 8 g .. 8 g + 7 of its warp's 64
+ * and tokens 2c, 2c+1, 2c+8, 2c+9 of each 16: dim 8 g + b sits on operand row g of product b, dim
+ * 8 g + 4 + b on row g + 8. Two products at a time: while they run the operands of the two others
+ * are made. */
+__device__ __forceinline__ void add_tile(wide_smem &sm, turn t, float (&o)[4][32], float &zero,
+                                         int group, int warp, int lane)
 {
     asm volatile("" : "+r"(lane), "+r"(warp)); /* addresses made anew: kept, they spill */
-    const int stage = n & 1, g = lane / 4, c = lane % 4, row = 16 * warp + g;
-    mbarrier_wait(shared_address(&sm.full[stage]), (n >> 1) & 1);
-    int latent[32];
-    float rope[16];
-    wgmma_fence();
-    wide_scores(sm, stage, group, latent, rope);
-    wgmma_commit();
-    float4 read0 = sm.scale_zero[stage][row], read1 = sm.scale_zero[stage][row + 8];
-    float2 z0 = make_float2(read0.x, read0.y), z1 = make_float2(read1.x, read1.y);
-    const uint32_t hidden = sm.hidden[stage];
+    const int g = lane / 4, c = lane % 4, stage = t.stage;
+    const int chunk = 4 * (warp & 1) + (g >> 1);
+    const uint8_t *row = sm.latent[stage][2 * group + (warp >> 1)] + 2 * c * kBox + 8 * (g & 1);
+    const uint8_t *even = row + ((chunk ^ (2 * c)) << 4);
+    const uint8_t *odd = row + kBox + ((chunk ^ (2 * c + 1)) << 4);
+    const uint32_t p = descriptor_at(LKVI_AT(p)) + stage * (kBoxBytes / 16);
+    uint32_t f[2][2][4];
+    uint2 v[2][4];
+    mbarrier_wait(shared_address(&sm.full[stage]), t.phase);
+    load_raw(even, odd, 0, v[0]);
+    load_raw(even, odd, 1, v[1]);
+    mbarrier_wait(shared_address(&sm.weighed[stage]), t.phase);
+    const uint32_t raised = *(volatile uint32_t *)&sm.raised[stage];
+    const int mine = 32 * group + 8 * warp + g;
+    if (raised) {
+        lower(sm, stage, raised, o, c);
+        zero *= (raised >> (8 * (mine / 16))) & 1 ? sm.by[stage][mine] : 1.f;
+    }
+#pragma unroll
+    for (int b = 0; b < 4; b++)
+        renew(o[b]);
+    turn_signs(v[0]);
+#pragma unroll
+    for (int k = 0; k < 4; k++) {
+        uint2(&x)[4] = v[k & 1];
+#pragma unroll
+        for (int h = 0; h < 2; h++) {
+            if (k > 0)
+                wgmma_wait<1>(); /* the products that read f[h] */
+            widen(h, x[0].x, x[1].x, f[h][0][0], f[h][1][0]);
+            widen(h, x[0].y, x[1].y, f[h][0][1], f[h][1][1]);
+            widen(h, x[2].x, x[3].x, f[h][0][2], f[h][1][2]);
+            widen(h, x[2].y, x[3].y, f[h][0][3], f[h][1][3]);
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                asm volatile("" : "+r"(f[h][i / 4][i % 4])::"memory");
+            if (h == 1 && k < 2)
+                load_raw(even, odd, k + 2, x);
+            wgmma_fence();
+            wgmma_values(o[2 * h], f[h][0], p + 2 * k);
+            wgmma_values(o[2 * h + 1], f[h][1], p + 2 * k);
+            wgmma_commit();
+        }
+        if (k < 3)
+            turn_signs(v[(k + 1) & 1]);
+        if (k == 2) { /* all is read */
+            __syncwarp();
+            if (lane == 0)
+                mbarrier_arrive(shared_address(&sm.empty[group][stage]));
+        }
+    }
+    zero += zero_part(sm, stage, mine, c);
     wgmma_wait<0>();
     __syncwarp();
     if (lane == 0)
-        mbarrier_arrive(shared_address(&sm.empty[stage]));
-    float v[2][8], p[2][8];
-    uint32_t p16[2][4];
-    bool mine = false;
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-        const int rows = group * kHalfRows + 16 * k;
-        real_scores(a, sm, rows, latent + 8 * k, latent + 16 + 8 * k, rope + 8 * k,
-                    make_float2(read0.x, read0.y), make_float2(read1.x, read1.y), v[k], c);
-        if (token + kTile > least || hidden || a.bias)
-            mask_scores(a, sm.limit + rows, v[k], z0, z1, s.index, s.length, token + row, row,
-                        hidden, c);
-        mine |= outgrown(v[k], z0.x, z1.x, x[k]);
-    }
-    if (n > 0)
-        mbarrier_wait(shared_address(&sm.tile_free), (n - 1) & 1); /* the other's P V, too */
-    const uint32_t p_at = shared_address(sm.p) + group * kHalfRows * kBox;
-#pragma unroll
-    for (int k = 0; k < 2; k++)
-        store_p(p_at + 16 * k * kBox, v[k], z0.x, z1.x, x[k], p[k], p16[k], warp, lane);
-    if (barrier_any<kConsumers>(mine)) {
-        scratch &t = *(scratch *)sm.p;
-        raise_wide(t, v, fmaxf(z0.x, z1.x), x, group, warp, g, c);
-        const float by0 = t.by[row], by1 = t.by[row + 8];
-#pragma unroll
-        for (int i = 0; i < 128; i++)
-            o[i] *= i & 2 ? by1 : by0;
-        barrier_sync<1, kConsumers>();
-#pragma unroll
-        for (int k = 0; k < 2; k++)
-            store_p(p_at + 16 * k * kBox, v[k], z0.x, z1.x, x[k], p[k], p16[k], warp, lane);
-        barrier_sync<1, kConsumers>();
-    }
-    mbarrier_wait(shared_address(&sm.tile_full), n & 1);
-    wgmma_fence();
-    wide_accumulate(sm, group, o);
-    wgmma_commit();
-#pragma unroll
-    for (int k = 0; k < 2; k++) {
-#pragma unroll
-        for (int e = 0; e < 8; e++) /* made again: kept over the barrier they would spill */
-            p[k][e] = exp2_fast(v[k][e] - x[k].top[2 * (e >> 2) + (e & 1)]);
-        add_sums(x[k], v[k], p[k]);
-        add_zeros(x[k], p16[k], z0.y, z1.y);
-    }
-    wgmma_wait<0>();
-    __syncwarp();
-    if (lane == 0)
-        mbarrier_arrive(shared_address(&sm.tile_free));
+        mbarrier_arrive(shared_address(&sm.added[stage]));
 }
 
-__device__ __forceinline__ void consume_range(const decode_args &a, wide_smem &sm, int range,
-                                              int &count)
+__device__ __forceinline__ void store_wide(const wide_smem &sm, float (&o)[4][32], float *out,
+                                           int group, int warp, int lane)
+{
+    const int c = lane % 4;
+    float *to = out + 2 * c * kLatent + 256 * group + 64 * warp + 8 * (lane / 4);
+#pragma unroll
+    for (int b = 0; b < 4; b++)
+        renew(o[b]);
+#pragma unroll
+    for (int j = 0; j < 8; j++)
+#pragma unroll
+        for (int e = 0; e < 4; e++) {
+            const int row = 8 * j + 2 * c + (e & 1);
+            const float zero = sm.zero[row], back = sm.back[row];
+            *(float4 *)(to + (8 * j + (e & 1)) * kLatent + 4 * (e >> 1)) =
+                make_float4((o[0][4 * j + e] - zero) * back, (o[1][4 * j + e] - zero) * back,
+                            (o[2][4 * j + e] - zero) * back, (o[3][4 * j + e] - zero) * back);
+        }
+}
+
+/* ---- a range, by each role. Barrier 1: q is there; barrier 2: the rows' sums are. */
+
+__device__ __forceinline__ int64_t slot_of(const decode_args &a, int range, int seq)
+{
+    return ((int64_t)(range + seq) * a.row_tiles + blockIdx.x % a.row_tiles) * kWideRows;
+}
+
+/* The scorer follows the adders: they say which tiles come next, and that none do. */
+__device__ __forceinline__ void score_all(const decode_args &a, wide_smem &sm)
+{
+    turn t = {0, 0};
+    for (;;) {
+        barrier_sync<1, kAdders + kScorers>();
+        if (sm.tiles == 0)
+            return;
+        const int thread = thread_anew(), row = 16 * (thread / 32 % 4) + thread % 32 / 4;
+        row_softmax x;
+#pragma unroll
+        for (int i = 0; i < 2; i++) {
+            x.top[i] = kMaxStart;
+            x.sum[i] = x.slope[i] = 0;
+            x.scale[i] = sm.scale[row + 8 * i];
+            x.q_sum[i] = sm.q_sum[row + 8 * i];
+        }
+        x.reference = 0;
+        score_tiles(a, sm, x, t);
+        finish_rows(sm, x, a.split.partial_stats + 4 * slot_of(a, sm.range, sm.seq));
+        barrier_sync<2, kAdders + kScorers>();
+    }
+}
+
+__device__ __forceinline__ void add_range(const decode_args &a, wide_smem &sm, int range, turn &t)
 {
     const int group = uniform(threadIdx.x / 128), warp = threadIdx.x / 32 % 4,
               lane = threadIdx.x % 32;
     const int4 r = *(const int4 *)(a.split.ranges + range);
     int tile = uniform(r.x), next_seq = r.z;
-    const int end = uniform(r.y), turn = uniform(count - tile);
+    const int end = uniform(r.y);
     while (tile < end) {
         const sequence s = sequence_of(a, next_seq, tile);
         const int seq_end = min(end, uniform(s.tile_end));
-        const int least = least_limit(a, s);
         next_seq = s.index + 1;
-        barrier_sync<1, kConsumers>();
-        load_q(a, sm, s, lane);
-        barrier_sync<1, kConsumers>();
-        float o[128];
+        load_q(a, sm, s, (tile - s.tile_start) * kTile, range, seq_end - tile, lane);
+        barrier_sync<1, kAdders + kScorers>();
+        float o[4][32], zero = 0;
 #pragma unroll
-        for (int i = 0; i < 128; i++)
-            o[i] = 0;
-        softmax_state x[2];
-        softmax_start(x[0]);
-        softmax_start(x[1]);
-        for (; tile < seq_end; tile++)
-            wide_tile(a, sm, s, x, o, tile + turn, (tile - s.tile_start) * kTile, least, group,
-                      warp, lane);
-        store_wide(a, sm, x, o, range, s.index, group, warp, lane / 4, lane % 4);
+        for (int b = 0; b < 4; b++)
+#pragma unroll
+            for (int i = 0; i < 32; i++)
+                o[b][i] = 0;
+#pragma unroll 1
+        for (; tile < seq_end; tile++) {
+            add_tile(sm, t, o, zero, group, warp, lane);
+            turn_on(t);
+        }
+        zero += __shfl_xor_sync(~0u, zero, 1);
+        zero += __shfl_xor_sync(~0u, zero, 2);
+        if (lane % 4 == 0)
+            sm.zero[32 * group + 8 * warp + lane / 4] = zero;
+        barrier_sync<2, kAdders + kScorers>();
+        store_wide(sm, o, a.split.partial_out + slot_of(a, range, s.index) * kLatent, group, warp,
+                   lane);
     }
-    count = end + turn;
+}
+
+/* Made by each role when it needs them: kept, they take registers that the roles do not have. */
+__device__ __forceinline__ int range_step(const decode_args &a)
+{
+    uint32_t n = a.row_tiles;
+    asm volatile("" : "+r"(n));
+    return (int)(gridDim.x / n);
 }
 
 __global__ void __launch_bounds__(kAllThreads, 1)
@@ -507,25 +546,38 @@ __global__ void __launch_bounds__(kAllThreads, 1)
     extern __shared__ __align__(1024) uint8_t raw[];
     wide_smem &sm = *(wide_smem *)raw;
     if (threadIdx.x == 0) {
-        for (int i = 0; i < 2; i++) {
-            mbarrier_init(shared_address(&sm.full[i]), 1);
-            mbarrier_init(shared_address(&sm.empty[i]), kAllThreads / 32);
+        for (int i = 0; i < kStages; i++) {
+            mbarrier_init(shared_address(&sm.full[i]), 2);
+            mbarrier_init(shared_address(&sm.ready[i]), 1);
+            mbarrier_init(shared_address(&sm.weighed[i]), kScorers / 32);
+            mbarrier_init(shared_address(&sm.added[i]), kAdders / 32);
+            mbarrier_init(shared_address(&sm.empty[0][i]), kAdders / 64);
+            mbarrier_init(shared_address(&sm.empty[1][i]), kAdders / 64);
         }
-        mbarrier_init(shared_address(&sm.tile_full), (kAllThreads - kConsumers) / 32);
-        mbarrier_init(shared_address(&sm.tile_free), kConsumers / 32);
         mbarrier_init_fence();
     }
+    if (shared_address(raw) % (1u << 18) != kSmemStart)
+        __trap();
     __syncthreads();
-    int count = 0;
-    const int step = gridDim.x / a.row_tiles;
-    if (threadIdx.x >= kConsumers) {
-        asm volatile("setmaxnreg.dec.sync.aligned.u32 " LKVI_WIDENER_REGISTERS ";");
-        for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
-            feed_range(a, maps, sm, range, count);
+    turn t = {0, 0};
+    if (threadIdx.x >= kAdders + kScorers) {
+        asm volatile("setmaxnreg.dec.sync.aligned.u32 %0;" ::"n"(kFeederRegisters));
+        const int part = uniform((threadIdx.x - kAdders - kScorers) / 32), lane = threadIdx.x % 32;
+        for (int range = first_range(a); range < a.num_ranges; range += range_step(a))
+            if (part < 2)
+                feed_range(a, maps, sm, range, t, part, lane);
+            else if (part == 2)
+                prepare_range(a, sm, range, t, lane);
+    } else if (threadIdx.x >= kAdders) {
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kScorerRegisters));
+        score_all(a, sm);
     } else {
-        asm volatile("setmaxnreg.inc.sync.aligned.u32 " LKVI_CONSUMER_REGISTERS ";");
-        for (int range = blockIdx.x / a.row_tiles; range < a.num_ranges; range += step)
-            consume_range(a, sm, range, count);
+        asm volatile("setmaxnreg.inc.sync.aligned.u32 %0;" ::"n"(kAdderRegisters));
+        for (int range = first_range(a); range < a.num_ranges; range += range_step(a))
+            add_range(a, sm, range, t);
+        if (threadIdx.x == 0)
+            sm.tiles = 0;
+        barrier_sync<1, kAdders + kScorers>();
     }
     dependents_may_start();
 }
