@@ -51,6 +51,15 @@ beside swap timeout 150 "$bin/test_gpu_swap"
 beside generic timeout 300 "$bin/test_gpu_decode" --generic
 beside decode timeout 300 "$bin/test_gpu_decode"
 together
+lkv=$build/tools/lkv
+[[ -x $lkv ]] || lkv=$build/lkv
+if [[ -x $lkv && ${LKV_BENCH:-1} = 1 ]]; then
+  LKV_LINES=60
+  step bench-append timeout 60 "$lkv" bench append --device cuda:0 --batch 64,8192 \
+    --json "$out/append.json"
+  step bench-decode timeout 240 "$lkv" bench decode --device cuda:0 --seconds 1 \
+    --json "$out/decode.json"
+fi
 if command -v compute-sanitizer >/dev/null && [[ ${LKV_SANITIZER:-1} = 1 ]]; then
   for tool in memcheck racecheck synccheck initcheck; do
     sanitize=(timeout 150 compute-sanitizer --tool "$tool" --error-exitcode 9)
@@ -60,14 +69,5 @@ if command -v compute-sanitizer >/dev/null && [[ ${LKV_SANITIZER:-1} = 1 ]]; the
   beside memcheck-records timeout 150 compute-sanitizer --error-exitcode 9 \
     "$bin/test_gpu_records" --small
   together
-fi
-lkv=$build/tools/lkv
-[[ -x $lkv ]] || lkv=$build/lkv
-if [[ -x $lkv && ${LKV_BENCH:-1} = 1 ]]; then
-  LKV_LINES=60
-  step bench-append timeout 60 "$lkv" bench append --device cuda:0 --batch 64,8192 \
-    --json "$out/append.json"
-  step bench-decode timeout 240 "$lkv" bench decode --device cuda:0 --seconds 1 \
-    --json "$out/decode.json"
 fi
 exit $failed
