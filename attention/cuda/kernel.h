@@ -59,8 +59,6 @@ lkv_status lkvi_decode_bf16_h16_sm90(const struct lkvi_attend_params *p,
                                      const struct lkvi_cuda_launch *launch, cudaStream_t stream);
 lkv_status lkvi_decode_bf16_h64_sm90(const struct lkvi_attend_params *p,
                                      const struct lkvi_cuda_launch *launch, cudaStream_t stream);
-lkv_status lkvi_decode_fp8_h64_sm90(const struct lkvi_attend_params *p,
-                                    const struct lkvi_cuda_launch *launch, cudaStream_t stream);
 lkv_status lkvi_decode_fp8_h16_sm90(const struct lkvi_attend_params *p,
                                     const struct lkvi_cuda_launch *launch, cudaStream_t stream);
 

@@ -102,8 +102,7 @@ static int supported64_bf16(const struct lkvi_plan_params *plan,
            plan->q_dtype == LKV_DTYPE_BF16;
 }
 
-/* FP8 and NVFP4: two CTAs of 16 rows are faster than a half empty one of 64 (FP8: 635 and 703 us).
- */
+/* NVFP4: two CTAs of 16 rows are faster than a half empty one of 64. */
 static int supported64_over_half(const struct lkvi_plan_params *plan,
                                  const struct lkvi_cuda_launch *launch)
 {
@@ -167,8 +166,6 @@ extern "C" const struct lkvi_cuda_kernel lkvi_sm90_kernels[] = {
      lkvi_decode_bf16_h64_sm90},
     {"decode_bf16_h16_sm90", 90, 90, LKV_FORMAT_BF16, 1, 128, supported16, scratch16, update16,
      lkvi_decode_bf16_h16_sm90},
-    {"decode_fp8_h64_sm90", 90, 90, LKV_FORMAT_FP8, 1, 512, supported64_over_half, scratch64,
-     update64, lkvi_decode_fp8_h64_sm90},
     {"decode_fp8_h16_sm90", 90, 90, LKV_FORMAT_FP8, 1, 128, supported16, scratch16, update16,
      lkvi_decode_fp8_h16_sm90},
 };
