@@ -340,16 +340,19 @@ uint64_t lkvi_slots_erase(struct lkvi_slots *s, const lkv_slot_key *keys, uint64
     return erased;
 }
 
-/* How many entries there would be if every sequence had its own. */
-static uint64_t token_users(const struct lkvi_slots *s)
+/* How many entries there would be if every sequence had its own; and those that none has now. */
+static void count_users(const struct lkvi_slots *s, lkv_slots_stats *out)
 {
-    uint64_t users = 0;
+    uint64_t users = 0, idle = 0;
     for (uint32_t b = 1; b <= s->num_ids; b++) {
         uint32_t refs = s->heads[b] ? lkvi_side_refs(s->m, b) : 0;
-        for (uint32_t e = s->heads[b]; e; e = s->entries[e].block_next)
+        for (uint32_t e = s->heads[b]; e; e = s->entries[e].block_next) {
             users += refs ? refs : 1;
+            idle += !refs;
+        }
     }
-    return users;
+    out->token_users = users;
+    out->token_idle = idle;
 }
 
 void lkvi_slots_query(struct lkvi_slots *s, lkv_slots_stats *out)
@@ -361,7 +364,7 @@ void lkvi_slots_query(struct lkvi_slots *s, lkv_slots_stats *out)
     out->slots_pinned = s->num_pinned;
     out->entries = s->live_entries;
     out->token_entries = s->token_entries;
-    out->token_users = token_users(s);
+    count_users(s, out);
     out->blocks_max = s->config.max_blocks;
     out->blocks_held = s->held;
     out->hits = s->hits;

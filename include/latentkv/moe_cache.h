@@ -206,8 +206,8 @@ LKV_API lkv_status lkv_combine(lkv_context *ctx, lkv_combine_args *args, void *s
 typedef struct lkv_token_scale_args {
     size_t size;
     const lkv_tensor *x; /* [T, D], F32 or BF16 */
-    float *scale;     /* [T], out: clamp(|x| / mean, low, high); a row that is not finite: of 1 */
-    double low; /* 0 <= low <= high */
+    float *scale; /* [T], out: clamp(|x| / mean, low, high); a row that is not finite: of 1 */
+    double low;   /* 0 <= low <= high */
     double high;
     /* Of the running mean, 0 < decay <= 1: mean += decay * (mean of this call - mean); 0: the mean
      * of all rows so far. */
@@ -350,6 +350,7 @@ typedef struct lkv_slots_stats {
     uint64_t dropped;     /* TOKEN keys that went with their tokens */
     uint64_t copied;      /* TOKEN keys that a copied block got */
     uint64_t copies_lost; /* for which there was no entry */
+    uint64_t token_idle;  /* of token_entries, those whose KV block is cached and nobody's */
 } lkv_slots_stats;
 LKV_API lkv_status lkv_slots_query(lkv_slots *slots, lkv_slots_stats *stats);
 

@@ -1151,6 +1151,7 @@ class lkv_slots_stats(Struct):
     dropped: int
     copied: int
     copies_lost: int
+    token_idle: int
     _fields_ = [
         ("size", c_size_t),
         ("payload_bytes", c_uint64),
@@ -1174,6 +1175,7 @@ class lkv_slots_stats(Struct):
         ("dropped", c_uint64),
         ("copied", c_uint64),
         ("copies_lost", c_uint64),
+        ("token_idle", c_uint64),
     ]
 
 

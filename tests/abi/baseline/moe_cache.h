@@ -210,6 +210,7 @@ typedef struct lkv_slots_stats {
     uint64_t dropped;
     uint64_t copied;
     uint64_t copies_lost;
+    uint64_t token_idle;
 } lkv_slots_stats;
 LKV_API lkv_status lkv_slots_query(lkv_slots *slots, lkv_slots_stats *stats);
 typedef struct lkv_trace_args {

@@ -77,12 +77,15 @@ Test(moe_slots, shared_by_prefix_and_gone_with_the_block)
     cr_expect_eq(sw_look(w.slots, sw_token(w.pool, b, 1, 5)), 11);
     cr_expect_eq(sw_look(w.slots, sw_token(w.pool, b, 1, 35)), -1, "its tail is its own");
     cr_expect_eq(sw_stats(w.slots).token_users, 3);
+    cr_expect_eq(sw_stats(w.slots).token_idle, 0);
     SW_MUST(lkv_seq_free(w.pool, a, 5));
     cr_expect_eq(sw_look(w.slots, tail), 12, "its fence has not passed");
     SW_MUST(lkv_pool_pass_fence(w.pool, 5));
     cr_expect_eq(sw_look(w.slots, tail), -1);
     SW_MUST(lkv_seq_free(w.pool, b, 0));
     cr_expect_eq(sw_look(w.slots, key), 11, "cached");
+    cr_expect_eq(sw_stats(w.slots).token_idle, 1);
+    cr_expect_eq(sw_stats(w.slots).token_users, 1);
     uint64_t evicted;
     SW_MUST(lkv_pool_evict(w.pool, BLOCKS, &evicted));
     cr_expect_eq(sw_look(w.slots, key), -1);
