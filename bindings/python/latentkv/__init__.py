@@ -11,7 +11,9 @@
 
 Arrays are NumPy, PyTorch, CuPy, JAX or anything with DLPack, __array_interface__ or
 __cuda_array_interface__; they are never copied. Failures are exceptions with the library's
-sentence. The library itself is liblatentkv.so.0; latentkv.h is its reference."""
+sentence. latentkv.moe has routers, the entropy gate, fallback experts and slots. The library itself
+is liblatentkv.so.0; latentkv.h and moe_cache.h are its reference."""
+from . import moe
 from ._errors import (BusyError, CublasError, CudaError, FileError, InternalError, InvalidError,
                       LatentKVError, NeverFitsError, NoBlocksError, NoHostSpaceError, NoMemoryError,
                       NotFoundError, StaleHitError, UnsupportedError, VersionError,
@@ -35,5 +37,5 @@ __all__ = [
     "Plane", "Pool", "PoolConfig", "Prompt", "Rope", "Sequence", "StaleHitError", "Step",
     "UnsupportedError",
     "VersionError", "View", "WaitPendingError", "Weights", "WorkspaceError", "as_dtype", "host",
-    "library_path", "library_version", "view",
+    "library_path", "library_version", "moe", "view",
 ]

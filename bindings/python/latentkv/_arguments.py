@@ -83,6 +83,20 @@ def device_array(what: str, array: ArrayLike | None, dtype: str, device: int,
     return Array(found.address or None, found.shape[0], found)
 
 
+def dense(what: str, array: ArrayLike | None, dtype: str, device: int,
+          shape: tuple[int, ...], out: bool = False) -> int | None:
+    """The address of an array of exactly this dtype and shape, densely packed; None for None. The
+    caller holds the array."""
+    if array is None:
+        return None
+    found = _on(what, view(array), device)
+    if found.dtype != dtype or found.shape != shape or not found.contiguous:
+        raise _errors.invalid(f"{what} is {found!r}; need a dense {dtype}{list(shape)}")
+    if out and found.readonly:
+        raise _errors.invalid(f"{what} is written to, but {found!r} is read-only")
+    return found.address or None
+
+
 _HOST: dict[str, Any] = {"int32": ctypes.c_int32, "uint32": ctypes.c_uint32,
                          "int64": ctypes.c_int64, "uint64": ctypes.c_uint64,
                          "float32": ctypes.c_float, "float64": ctypes.c_double}

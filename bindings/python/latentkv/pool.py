@@ -40,6 +40,7 @@ class PoolConfig:
     format             "bf16", "fp8", "int8", "nvfp4"
     owner              "library": sequences and tables are latentkv's; "engine": the caller's
     num_blocks         N, blocks that can hold tokens; a library pool has one more, block 0
+    host_blocks        of the host tier: swapped sequences, cached blocks that left the device
     fallback_headroom  share lent to fallback experts; 0.30 in the source document
     layer_major, or strides in bytes: see block_stride_bytes, layer_stride_bytes
     fixed_outer        nvfp4: one outer scale a layer
@@ -54,6 +55,7 @@ class PoolConfig:
     owner: str = "library"
     rope_style: str = "interleaved"
     max_seqs: int = 0
+    host_blocks: int = 0
     fallback_headroom: float = 0.0
     symmetric: bool = False
     four_over_six: bool = False
@@ -88,7 +90,8 @@ class PoolConfig:
             latent_dim=self.latent_dim, rope_dim=self.rope_dim,
             rope_style=choice("rope_style", self.rope_style, ROPE_STYLES),
             num_kv_heads=self.num_kv_heads, num_layers=self.num_layers, max_seqs=self.max_seqs,
-            num_blocks=self.num_blocks, fallback_headroom=self.fallback_headroom,
+            num_blocks=self.num_blocks, host_blocks=self.host_blocks,
+            fallback_headroom=self.fallback_headroom,
             block_stride_bytes=self.block_stride_bytes, layer_stride_bytes=self.layer_stride_bytes,
             fixed_outer=outer.address, num_planes=len(self.planes), num_events=self.num_events,
             planes=ctypes.cast(planes, ctypes.POINTER(_abi.lkv_plane_desc))
@@ -275,8 +278,8 @@ class Pool(_handle.Object):
     # ---- sequences
 
     def match(self, prompt: Prompt | Tokens) -> _abi.lkv_match:
-        """The longest cached prefix: hit_tokens, partial_hit_tokens, hit_blocks, and a ticket for
-        admit(). Changes nothing."""
+        """The longest cached prefix: hit_tokens, partial_hit_tokens, hit_blocks, host_hit_blocks
+        (of hit_blocks, those on the host alone), and a ticket for admit(). Changes nothing."""
         out = _abi.lkv_match()
         call.lkv_seq_match(self.handle, prompt_of(prompt).struct, out)
         return out
@@ -327,11 +330,13 @@ class Pool(_handle.Object):
         return count.value
 
     def apply_copies(self, fence: int = 0, *, stream: Any = None) -> None:
-        """Does the block copies that admission and copy on write ask for, before the append."""
+        """Does the block copies that admission, copy on write, swaps and demotion ask for, before
+        the append. Sources are held until fence has passed (0: until this returns)."""
         call.lkv_pool_apply_copies(self.handle, fence, stream_of(stream))
 
     def take_copies(self, fence: int = 0) -> list[tuple[int, int]]:
-        """Of a metadata_only pool: hands out the (from, to) pairs that the engine is to copy."""
+        """Of a metadata_only pool: hands out the (from, to) pairs that the engine is to copy;
+        num_blocks + 1 + i names host block i."""
         count = ctypes.c_uint64()
         capacity = 256
         while True:
@@ -362,6 +367,14 @@ class Pool(_handle.Object):
         blocks, out = (ctypes.c_int32 * max(num_blocks, 1))(), ctypes.c_uint64()
         call.lkv_lease_lend(self.handle, num_blocks, ctypes.addressof(blocks), ctypes.byref(out))
         return Lease(self, out.value, list(blocks)[:num_blocks])
+
+    def demote(self, num_blocks: int) -> int:
+        """Of the next num_blocks cached blocks to be evicted, copies to the host tier those without
+        a copy there, at the next apply_copies(); how many. Eviction then moves them to the host.
+        Once a step, with as many blocks as a step may evict."""
+        queued = ctypes.c_uint64()
+        call.lkv_pool_demote(self.handle, num_blocks, ctypes.byref(queued))
+        return queued.value
 
     def evict(self, num_blocks: int) -> int:
         """Evicts up to num_blocks idle blocks, leaves first; how many it were."""

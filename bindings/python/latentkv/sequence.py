@@ -128,6 +128,29 @@ class Sequence:
         call.lkv_seq_fork(self.pool.handle, self.handle, ctypes.byref(out))
         return Sequence(self.pool, out.value)
 
+    def swap_out(self, fence: int = 0) -> _abi.lkv_admission:
+        """Moves its blocks to the host tier, all or nothing; Pool.apply_copies() copies them once
+        fence has passed: the last step that still writes them. Until swap_in() it can be queried,
+        committed and freed, nothing else. The result, also of a NoHostSpaceError, counts host
+        blocks."""
+        result = _abi.lkv_admission()
+        _errors.with_admission(call.lkv_seq_swap_out, result, self.pool.handle, self.handle, fence,
+                               result)
+        return result
+
+    def swap_in(self) -> _abi.lkv_admission:
+        """Brings it back, all or nothing, into new blocks (table() again); the next
+        Pool.apply_copies() copies. WaitPendingError until the copies out have passed their
+        fence."""
+        result = _abi.lkv_admission()
+        _errors.with_admission(call.lkv_seq_swap_in, result, self.pool.handle, self.handle, result)
+        return result
+
+    @property
+    def swapped(self) -> bool:
+        """Whether it is in the host tier."""
+        return self.info.host_blocks > 0
+
     def free(self, fence: int = 0) -> None:
         """Ends the sequence. A second free is NotFoundError."""
         if self.closed:
@@ -138,7 +161,7 @@ class Sequence:
 
     @property
     def info(self) -> _abi.lkv_seq_info:
-        """length, committed, room, num_blocks, hit_tokens, max_tokens."""
+        """length, committed, room, num_blocks, hit_tokens, max_tokens, host_blocks."""
         info = _abi.lkv_seq_info()
         call.lkv_seq_query(self.pool.handle, self.handle, info)
         return info
