@@ -15,6 +15,8 @@ static const struct {
     {"make-trace", command_make_trace, "write a synthetic workload"},
     {"replay", command_replay, "run a workload through the block manager and, if asked, attention"},
     {"ppl", command_ppl, "perplexity of a model over the quantised cache"},
+    {"fit-projector", command_fit_projector,
+     "fit the projector of LATENT_GQA pools to keys and values"},
     {"bench", command_bench, "measure append, decode, the block manager, fragmentation"},
 };
 enum { NUM_COMMANDS = sizeof commands / sizeof *commands };
@@ -23,7 +25,7 @@ static void print_usage(FILE *to)
 {
     fputs("Usage: lkv COMMAND [OPTION...]\n\n", to);
     for (size_t i = 0; i < NUM_COMMANDS; i++)
-        fprintf(to, "  %-12s%s\n", commands[i].name, commands[i].what);
+        fprintf(to, "  %-15s%s\n", commands[i].name, commands[i].what);
     fputs("\n'lkv COMMAND --help' lists a command's options.\n", to);
 }
 

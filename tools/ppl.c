@@ -7,6 +7,7 @@
 #include <string.h>
 
 #include "tools/command.h"
+#include "tools/common/document.h"
 #include "tools/common/out.h"
 #include "tools/common/parse.h"
 #include "tools/common/progress.h"
@@ -31,11 +32,6 @@ struct options {
     struct session_options session;
     uint32_t generate, limit;
     int have_format;
-};
-
-struct document {
-    int32_t *ids;
-    uint32_t count;
 };
 
 struct result {
@@ -133,31 +129,6 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         return ARGP_ERR_UNKNOWN;
     }
     return 0;
-}
-
-static struct document read_document(const char *path, uint32_t limit)
-{
-    json_error_t where;
-    json_t *root = json_load_file(path, 0, &where);
-    if (!root)
-        out_die("%s: line %d: %s", path, where.line, where.text);
-    json_t *ids = json_is_array(root) ? root : json_object_get(root, "token_ids");
-    if (!json_is_array(ids) || json_array_size(ids) < 2 || json_array_size(ids) > 1 << 20)
-        out_die("%s: token_ids has %zu entries; need an array of 2 to 2^20 integers", path,
-                json_array_size(ids));
-    struct document d = {.count = (uint32_t)json_array_size(ids)};
-    if (limit && limit < d.count)
-        d.count = limit;
-    d.ids = out_alloc(d.count, sizeof *d.ids);
-    for (uint32_t i = 0; i < d.count; i++) {
-        json_t *id = json_array_get(ids, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 ||
-            json_integer_value(id) > INT32_MAX)
-            out_die("%s: token %u is not an integer in 0..2^31-1", path, i);
-        d.ids[i] = (int32_t)json_integer_value(id);
-    }
-    json_decref(root);
-    return d;
 }
 
 static double log_sum_exp(const float *logits, uint32_t n)
@@ -309,7 +280,7 @@ static void close_run(struct run *run)
 static void measure(const struct options *o, const struct engine_api *api,
                     const struct model *model)
 {
-    struct document d = read_document(o->tokens, o->limit);
+    struct document d = document_read(o->tokens, o->limit);
     struct options sized = *o;
     sized.session.max_tokens = d.count + o->generate;
     struct run run = {0};

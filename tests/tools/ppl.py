@@ -181,7 +181,8 @@ def test_small_model_against_float64():
     with tempfile.TemporaryDirectory() as folder:
         weights = make_weights(7)
         write_model(folder, weights)
-        ids = [random.Random(11).randrange(VOCAB) for _ in range(TOKENS)]
+        draw = random.Random(11)
+        ids = [draw.randrange(VOCAB) for _ in range(TOKENS)]
         nll, last = oracle_nll(weights, ids)
         kl = {}
         for fmt, wanted_bytes in SMALL_BYTES.items():
@@ -248,4 +249,5 @@ def main():
             test()
 
 
-main()
+if __name__ == "__main__":
+    main()

@@ -14,6 +14,8 @@ import tempfile
 LKV, SOURCE = sys.argv[1], sys.argv[2]
 COMMANDS = [["info"], ["make-trace"], ["replay"], ["ppl"], ["bench"], ["bench", "append"],
             ["bench", "decode"], ["bench", "blocks"], ["bench", "fallback"], ["bench", "frag"]]
+if os.path.exists(os.path.join(os.path.dirname(LKV), "lkv-fit-projector")):
+    COMMANDS.append(["fit-projector"])
 TIMES = {"match_admit_us", "step_us", "manager_s", "manager_cpu_s", "wall_s", "metadata_bytes",
          "metadata_active_bytes", "metadata_resident_bytes", "rss_growth_bytes"}
 

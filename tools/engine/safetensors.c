@@ -127,6 +127,24 @@ int checkpoint_open(const char *folder, struct checkpoint **out, struct engine_e
     return 0;
 }
 
+int checkpoint_open_file(const char *path, struct checkpoint **out, struct engine_error *error)
+{
+    struct checkpoint *c = calloc(1, sizeof *c);
+    char folder[4096];
+    const char *slash = strrchr(path, '/');
+    if (!c || strlen(path) >= sizeof folder) {
+        free(c);
+        return engine_fail(error, "no memory for the path %.100s", path);
+    }
+    snprintf(folder, sizeof folder, "%.*s", slash ? (int)(slash - path) : 1, slash ? path : ".");
+    if (add_shard(c, folder, slash ? slash + 1 : path, error)) {
+        checkpoint_close(c);
+        return -1;
+    }
+    *out = c;
+    return 0;
+}
+
 void checkpoint_close(struct checkpoint *c)
 {
     if (!c)
@@ -211,24 +229,29 @@ static int read_entry(const struct shard *shard, const char *name, json_t *entry
     return 0;
 }
 
-int checkpoint_find(const struct checkpoint *c, const char *name, uint32_t ndim,
-                    const uint64_t *shape, struct tensor_view *out, struct engine_error *error)
+int checkpoint_look(const struct checkpoint *c, const char *name, struct tensor_view *out,
+                    struct engine_error *error)
 {
     for (size_t i = 0; i < c->num_shards; i++) {
         json_t *entry = json_object_get(c->shards[i].header, name);
-        if (!entry)
-            continue;
-        if (read_entry(&c->shards[i], name, entry, out, error))
-            return -1;
-        if (out->ndim == ndim && memcmp(out->shape, shape, ndim * sizeof *shape) == 0)
-            return 0;
-        char found[96], wanted[96];
-        return engine_fail(error, "tensor %s has shape [%s]; config.json asks for [%s]", name,
-                           shape_text(out->ndim, out->shape, found, sizeof found),
-                           shape_text(ndim, shape, wanted, sizeof wanted));
+        if (entry)
+            return read_entry(&c->shards[i], name, entry, out, error);
     }
     return engine_fail(error, "tensor %s is missing from the checkpoint (%zu files)", name,
                        c->num_shards);
+}
+
+int checkpoint_find(const struct checkpoint *c, const char *name, uint32_t ndim,
+                    const uint64_t *shape, struct tensor_view *out, struct engine_error *error)
+{
+    if (checkpoint_look(c, name, out, error))
+        return -1;
+    if (out->ndim == ndim && memcmp(out->shape, shape, ndim * sizeof *shape) == 0)
+        return 0;
+    char found[96], wanted[96];
+    return engine_fail(error, "tensor %s has shape [%s]; the model asks for [%s]", name,
+                       shape_text(out->ndim, out->shape, found, sizeof found),
+                       shape_text(ndim, shape, wanted, sizeof wanted));
 }
 
 static float widen(const uint8_t *p, uint32_t dtype)

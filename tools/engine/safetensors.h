@@ -22,7 +22,13 @@ struct checkpoint;
 
 /* folder with model.safetensors.index.json or one model.safetensors */
 int checkpoint_open(const char *folder, struct checkpoint **out, struct engine_error *error);
+/* one file of any name */
+int checkpoint_open_file(const char *path, struct checkpoint **out, struct engine_error *error);
 void checkpoint_close(struct checkpoint *checkpoint);
+
+/* Finds a tensor of any shape. */
+int checkpoint_look(const struct checkpoint *checkpoint, const char *name, struct tensor_view *out,
+                    struct engine_error *error);
 
 /* Finds a tensor and demands exactly this shape; the error names the tensor, what was found and
  * what was wanted. */

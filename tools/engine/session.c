@@ -10,6 +10,7 @@
 
 #include "tools/engine/arrays.h"
 #include "tools/engine/gemm.h"
+#include "tools/engine/heads.h"
 
 struct session {
     const struct engine_api *api;
@@ -26,6 +27,7 @@ struct session {
     uint64_t token_bytes;
     size_t workspace_bytes;
     struct arrays arrays;
+    struct heads heads; /* with a tap */
 };
 
 static int create_pool(struct session *s, struct engine_error *error)
@@ -126,6 +128,8 @@ static int create_objects(struct session *s, struct engine_error *error)
                                 .device = s->options.device};
     if (arrays_create(&s->arrays, &sizes, s->model, error))
         return -1;
+    if (s->options.tap && heads_create(&s->heads, sizes.config, sizes.max_chunk, error))
+        return -1;
     return create_weights(s, &model, error);
 }
 
@@ -136,6 +140,8 @@ int session_create(const struct engine_api *api, const struct model *model,
     if (options->max_tokens > model->config.max_positions)
         return engine_fail(error, "%u tokens; the model has %u positions", options->max_tokens,
                            model->config.max_positions);
+    if (options->tap && options->device != LKV_DEVICE_CPU)
+        return engine_fail(error, "keys and values of heads are tapped on the CPU only");
     struct session *s = calloc(1, sizeof *s);
     if (!s)
         return engine_fail(error, "out of memory");
@@ -162,6 +168,7 @@ void session_free(struct session *s)
         s->api->lkv_weights_release(s->weights[i]);
     free(s->weights);
     arrays_free(&s->arrays);
+    heads_free(&s->heads);
     s->api->lkv_rope_release(s->rope);
     s->api->lkv_plan_release(s->plan);
     s->api->lkv_pool_release(s->pool);
@@ -266,6 +273,28 @@ static int attend_layer(struct session *s, uint32_t layer, uint32_t n, struct en
     return engine_api_check(s->api, status, "attend", error);
 }
 
+/* Makes keys and values of every head and shows them to the tap. */
+static int expand_layer(struct session *s, uint32_t layer, uint32_t n, struct engine_error *error)
+{
+    const struct model_config *c = &s->model->config;
+    const int64_t row = c->latent_dim + c->rope_dim, rope = c->rope_dim;
+    float *kv = s->arrays.kv.host;
+    lkv_tensor raw = tensor(kv + c->latent_dim, 2, (int64_t[]){n, rope}, (int64_t[]){row, 1});
+    lkv_tensor turned = tensor(s->heads.rope, 2, (int64_t[]){n, rope}, (int64_t[]){rope, 1});
+    lkv_status status =
+        s->api->lkv_rope_apply(s->rope, &raw, &turned, s->arrays.positions.host, NULL);
+    if (engine_api_check(s->api, status, "RoPE of k", error))
+        return -1;
+    heads_expand(&s->heads, s->model, layer, kv, n, s->options.num_threads);
+    const struct session_tap tap = {.layer = layer,
+                                    .first = s->length,
+                                    .count = n,
+                                    .keys = s->heads.keys,
+                                    .values = s->heads.values};
+    s->options.tap(s->options.tap_user, &tap);
+    return 0;
+}
+
 static void dense(const struct session *s, const float *x, const float *w, float *y,
                   const size_t mnk[3], int accumulate)
 {
@@ -286,6 +315,8 @@ static int run_layer(struct session *s, uint32_t layer, uint32_t n, struct engin
     dense(s, a->normed, w->q_proj, a->q.host, (size_t[]){n, q_dim, hidden}, 0);
     dense(s, a->normed, w->kv_a_proj, a->kv.host,
           (size_t[]){n, c->latent_dim + c->rope_dim, hidden}, 0);
+    if (s->options.tap && expand_layer(s, layer, n, error))
+        return -1;
     if (arrays_push_layer(a, n, error) || append_layer(s, layer, n, error) ||
         attend_layer(s, layer, n, error) || arrays_pull_attended(a, n, error))
         return -1;

@@ -6,6 +6,12 @@
 #include "tools/engine/api.h"
 #include "tools/engine/model.h"
 
+/* Keys and values of every head, once a layer and chunk. Lent for the call. */
+struct session_tap {
+    uint32_t layer, first, count; /* tokens [first, first + count) of the sequence */
+    const float *keys, *values;   /* [count, heads, nope + rope], [count, heads, v] */
+};
+
 struct session_options {
     uint32_t format;       /* LKV_FORMAT_* */
     uint32_t encode_flags; /* LKV_ENCODE_* */
@@ -14,6 +20,9 @@ struct session_options {
     uint32_t tokens_per_block;
     uint32_t max_tokens; /* of the sequence */
     uint32_t max_chunk;  /* tokens of one session_run */
+    /* NULL: none. CPU only. */
+    void (*tap)(void *user, const struct session_tap *tap);
+    void *tap_user;
 };
 
 struct session;
