@@ -88,10 +88,13 @@ lkv_status lkv_trace_write(lkv_pool *pool, const lkv_trace_args *given)
         if (t.args.experts[i] < -1 || t.args.experts[i] >= NO_EXPERT)
             return lkvi_fail(LKV_E_INVALID, "experts[%llu] is %d; need -1 to %d",
                              (unsigned long long)i, t.args.experts[i], NO_EXPERT - 1);
-    for (uint64_t i = 0; i < n; i++) {
-        int64_t slot = t.args.slots[i / t.args.top_k];
-        if (slot >= 0)
-            entries_of(&t, slot)[i % t.args.top_k] = (uint16_t)t.args.experts[i];
+    for (uint64_t i = 0; i < t.args.num_tokens; i++) {
+        const int32_t *experts = t.args.experts + i * t.args.top_k;
+        if (t.args.slots[i] < 0)
+            continue;
+        uint16_t *entries = entries_of(&t, t.args.slots[i]);
+        for (uint32_t k = 0; k < t.args.top_k; k++)
+            entries[k] = (uint16_t)experts[k];
     }
     return LKV_OK;
 }
@@ -100,10 +103,11 @@ lkv_status lkv_trace_read(lkv_pool *pool, const lkv_trace_args *given)
 {
     struct trace t;
     LKV_TRY(trace_open(pool, given, &t));
-    for (uint64_t i = 0; i < t.args.num_tokens * t.args.top_k; i++) {
-        int64_t slot = t.args.slots[i / t.args.top_k];
-        uint16_t e = slot >= 0 ? entries_of(&t, slot)[i % t.args.top_k] : NO_EXPERT;
-        t.args.experts[i] = e == NO_EXPERT ? -1 : e;
+    for (uint64_t i = 0; i < t.args.num_tokens; i++) {
+        int32_t *experts = t.args.experts + i * t.args.top_k;
+        const uint16_t *entries = t.args.slots[i] >= 0 ? entries_of(&t, t.args.slots[i]) : NULL;
+        for (uint32_t k = 0; k < t.args.top_k; k++)
+            experts[k] = entries && entries[k] != NO_EXPERT ? entries[k] : -1;
     }
     return LKV_OK;
 }

@@ -81,7 +81,10 @@ def test_bad_arguments():
            ["replay", "--infinite", "--attend", "0.5"], ["replay", "--attend", "2"],
            ["replay", "--check-every", "0"], ["replay", "--compare", "fifo"],
            ["replay", "--compare", "malloc"], ["replay", "--preempt", "swap"],
-           ["replay", "--lend", "0.5"], ["replay", "--memory", "0%"], ["ppl"], ["ppl", "--model", "x"],
+           ["replay", "--lend", "0.5"], ["replay", "--moe", "0"], ["replay", "--router", "v4"],
+           ["replay", "--moe", "8", "--infinite"], ["replay", "--fallback", "fnv"],
+           ["replay", "--moe", "8", "--headroom", "0.3", "--lend", "1"],
+           ["replay", "--moe", "8", "--router", "trace", "--top-k", "2"], ["replay", "--memory", "0%"], ["ppl"], ["ppl", "--model", "x"],
            ["bench", "decode", "--device", "abacus"], ["bench", "decode", "--heads", "0"],
            ["bench", "decode", "--heads", "16,,8"], ["bench", "append", "--isa", "mmx"],
            ["bench", "blocks", "--repeats", "0"], ["bench", "frag", "--cycles", "x"]]
@@ -162,6 +165,58 @@ def test_json_replay():
     expect(set(found["step_us"]), {"p50", "p99"}, "step_us")
     expect(run_json("replay", "--limit", "4")["attend"], None, "attend without --attend")
     expect(run_json("replay", "--limit", "4")["compare"], None, "compare without --compare")
+
+
+SMALL_MOE = ["replay", "--limit", "60", "--headroom", "0.3", "--check-every", "20"]
+
+
+def check_moe(found, where):
+    moe = found["moe"]
+    check_keys("replay", moe, "moe")
+    expect(found["check_failures"], 0, f"{where}: check failures")
+    expect((moe["trace_wrong"], moe["payloads_wrong"], moe["refused_with_room"]), (0, 0, 0), where)
+    expect(moe["trace_read"], found["hit_tokens"], f"{where}: traces read back")
+    expect(moe["trace_checked"], moe["trace_read"], f"{where}: routed again")
+    expect(moe["trace_written"], found["prompt_tokens"] - found["hit_tokens"] +
+           found["output_tokens"] - found["requests"], f"{where}: every token that ran is routed")
+    expect(moe["signals"]["routed"], moe["trace_written"] * moe["top_k"], f"{where}: load")
+    expect(moe["created"] + moe["refused"], moe["fallbacks"], f"{where}: payloads")
+    return moe
+
+
+def test_moe():
+    moe = check_moe(run_json(*SMALL_MOE, "--moe", "8", "--router", "trace"), "trace")
+    assert moe["payloads_found"] > 0 and moe["payloads_gone"] == 0, moe
+    expect(moe["fallbacks"], moe["signals"]["gate_triggered"], "FNV-1a: every triggered token")
+    expect(moe["signals"]["gate_tokens"], moe["trace_written"], "the gate sees every token")
+    sharing = moe["sharing"]
+    assert 0 < sharing["saved"] < sharing["running_saved"] < sharing["peak_saved"] < 1, sharing
+    assert sharing["running_payloads"] <= sharing["payloads"] <= sharing["payloads_unshared"]
+    for fallback in ["none", "lcg", "buddy", "shared"]:
+        moe = check_moe(run_json(*SMALL_MOE, "--moe", "64", "--top-k", "4", "--fallback", fallback,
+                                 "--gate-window", "50"), fallback)
+        assert (moe["created"] == 0) == (fallback == "none"), f"{fallback}: {moe['created']}"
+    expect(run_json("replay", "--limit", "4")["moe"], None, "moe without --moe")
+
+
+def test_moe_under_pressure():
+    """Blocks move to the host and back, payloads are evicted: what is found is still right."""
+    found = run_json(*SMALL_MOE, "--moe", "256", "--blocks", "200", "--eager", "--host", "40%",
+                     "--preempt", "swap", "--demote", "--continue-tails", "--slot-policy", "lfu")
+    moe = found["moe"]
+    expect((moe["trace_wrong"], moe["payloads_wrong"], moe["refused_with_room"],
+            found["check_failures"]), (0, 0, 0, 0), "under pressure")
+    assert moe["payloads_gone"] > 0 and moe["payloads_found"] > 0 and found["host"]["swapped_in"]
+    assert moe["signals"]["slot_blocks"] <= found["blocks_total"] - found["blocks_base"]
+
+
+def test_moe_attention():
+    found = run_json("replay", "--limit", "6", "--headroom", "0.3", "--moe", "16", "--attend",
+                     "0.3", "--gate-window", "20", "--heads", "4")
+    moe = check_moe(found, "attention")
+    expect((moe["gate"], found["attend"]["failures"]), ("attention", 0), "the gate's source")
+    assert 0 < moe["signals"]["gate_tokens"] < moe["trace_written"], moe["signals"]
+    assert moe["signals"]["gate_windows"] > 0 and moe["fallbacks"] > 0, moe
 
 
 def test_json_bench():

@@ -23,6 +23,8 @@ struct attender {
     uint64_t rng;
     float *latent, *rope;    /* rows to append */
     float *q, *q_rope, *out; /* rows to attend */
+    float *entropy;          /* [rows, heads], or NULL */
+    uint32_t asked;          /* rows of the last step, 0 if it did not attend */
     int32_t *q_indptr;       /* [max_running + 1] */
     lkv_pool_layout layout;
     struct oracle oracle;
@@ -129,6 +131,8 @@ struct attender *attender_new(struct replay *r)
     a->q = out_alloc(rows * dim, sizeof(float));
     a->out = out_alloc(rows * dim, sizeof(float));
     a->q_rope = out_alloc(rows * rope, sizeof(float));
+    if (r->options.moe.experts)
+        a->entropy = out_alloc(rows, sizeof(float));
     a->q_indptr = out_alloc(r->options.max_running + 1, sizeof *a->q_indptr);
     a->expected = out_alloc(dim, sizeof(float));
     a->truth = out_alloc(dim, sizeof(double));
@@ -148,6 +152,7 @@ void attender_free(struct attender *a)
     free(a->q);
     free(a->out);
     free(a->q_rope);
+    free(a->entropy);
     free(a->q_indptr);
     free(a->expected);
     free(a->truth);
@@ -205,10 +210,12 @@ static void attend_rows(struct attender *a, const struct attend_batch *b, uint32
     const lkv_tensor q = tensor_3d(a->q, rows, heads, dim_of(a));
     const lkv_tensor q_rope = tensor_3d(a->q_rope, rows, heads, rope_of(a));
     const lkv_tensor out = tensor_3d(a->out, rows, heads, dim_of(a));
+    const lkv_tensor entropy = {a->entropy, LKV_DTYPE_F32, 2, {(int64_t)rows, heads}, {heads, 1}};
     const lkv_attend_args args = {.size = sizeof args,
                                   .q = &q,
                                   .q_rope = rope_of(a) ? &q_rope : NULL,
                                   .out = &out,
+                                  .entropy = a->entropy ? &entropy : NULL,
                                   .workspace = a->workspace,
                                   .workspace_bytes = a->workspace_bytes,
                                   .scale = a->r->pool.model.softmax_scale,
@@ -282,12 +289,19 @@ static void compare_some(struct attender *a, const struct attend_batch *b)
 void attender_step(struct attender *a, const struct attend_batch *b)
 {
     append_rows(a, b);
+    a->asked = 0;
     if (rng_unit(&a->rng) >= a->r->options.attend_rate)
         return;
     const uint32_t rows = make_queries(a, b);
     if (!rows)
         return;
     attend_rows(a, b, rows);
+    a->asked = rows;
     compare_some(a, b);
     a->r->result.attend.steps++;
+}
+
+struct attend_asked attender_asked(const struct attender *a)
+{
+    return (struct attend_asked){.rows = a->asked, .entropy = a->entropy, .q_indptr = a->q_indptr};
 }

@@ -19,9 +19,17 @@ struct attend_batch {
     const struct attend_seq *seqs; /* [num_seqs] */
 };
 
+/* What lkv_attend was asked for in the last step: rows 0 if it was not. */
+struct attend_asked {
+    uint64_t rows;
+    float *entropy;          /* [rows, heads], with --moe */
+    const int32_t *q_indptr; /* [num_seqs + 1] of the last rows of each sequence */
+};
+
 struct attender;
 struct attender *attender_new(struct replay *r);
 void attender_step(struct attender *a, const struct attend_batch *batch);
+struct attend_asked attender_asked(const struct attender *a);
 void attender_free(struct attender *a);
 
 #endif

@@ -43,7 +43,7 @@ void replay_settle_copies(struct replay *r)
 {
     struct replay_pool *p = &r->pool;
     uint64_t num;
-    if (r->options.attend_rate > 0)
+    if (p->has_memory)
         out_must(lkv_pool_apply_copies(p->pool, 0, NULL), "block copies");
     else
         out_must(lkv_pool_take_copies(p->pool, p->copies, p->max_copies, 0, &num), "block copies");

@@ -7,6 +7,7 @@
 #include "tools/common/progress.h"
 #include "tools/common/stats.h"
 #include "tools/replay/expand.h"
+#include "tools/replay/moe.h"
 #include "tools/replay/trace.h"
 
 enum { COMPARE_NONE, COMPARE_LRU, COMPARE_MEMORY, COMPARE_MALLOC };
@@ -28,6 +29,7 @@ struct replay_options {
     int infinite, no_partial, continue_tails, eager, swap, demote, no_tables;
     uint32_t compare;    /* COMPARE_* */
     const char *library; /* with COMPARE_MALLOC: the other liblatentkv */
+    struct moe_options moe;
 };
 
 struct replay_pool {
@@ -40,6 +42,8 @@ struct replay_pool {
     uint32_t table_width;    /* blocks of the longest request */
     int32_t *copies;         /* METADATA_ONLY: pairs taken from the pool */
     uint64_t max_copies, host_blocks;
+    int has_memory;         /* not METADATA_ONLY: one layer of records, and planes */
+    uint64_t payload_bytes; /* --moe: of a slot in this pool */
 };
 
 /* A point of the plots. */
@@ -90,6 +94,7 @@ struct replay_result {
     struct attend_result attend;
     struct lend_result lend;
     struct host_result host;
+    struct moe_result moe;
     uint64_t lru_hit_tokens; /* of plain LRU driven through the same steps */
     uint64_t priority_requests, priority_prompt_tokens, priority_hit_tokens;
     json_t *compare; /* rows of --compare lru and memory */
@@ -108,6 +113,11 @@ struct replay {
     struct progress progress;
     int64_t rss_before; /* there was a pool */
 };
+
+/* ../replay.c: the trace and the pool; the run; what came out and whether it is right. */
+void replay_begin(struct replay *r);
+void replay_run(struct replay *r);
+int replay_end(struct replay *r); /* an exit code; closes */
 
 /* setup.c: sizes the pool by the options, creates context and pool; and the reverse. */
 void replay_open(struct replay *r);

@@ -166,6 +166,7 @@ json_t *replay_json(struct replay *r)
     json_object_set_new(to, "priority", priority_json(r));
     json_object_set_new(to, "over_time", over_time_json(r));
     json_object_set_new(to, "attend", attend_json(r));
+    json_object_set_new(to, "moe", moe_json(r));
     json_object_set_new(to, "compare", compare_json(r, to));
     return to;
 }
@@ -225,4 +226,5 @@ void replay_print(const struct replay *r)
         line("attention", "%llu steps, %llu rows vs float64: rel-L2 at most %.2e; latents %.2e",
              (unsigned long long)a->steps, (unsigned long long)a->rows, a->max_rel_l2,
              a->max_latent_rel_l2);
+    moe_print(r);
 }

@@ -80,7 +80,7 @@ static void start_running(struct scheduler *s, const struct waiting *w, lkv_seq 
         n->beside = lru_admit(s->beside, &s->r->trace, w->request, total, &found);
         s->r->result.lru_hit_tokens += w->counted ? 0 : found;
     }
-    if (!s->attender)
+    if (!s->attender && !s->moe)
         return;
     n->chain = out_alloc(q->input_length + q->output_length + 1, sizeof *n->chain);
     for (uint64_t i = 0; i < total; i++)
@@ -142,6 +142,13 @@ static void count_hits(struct scheduler *s, const struct waiting *w, uint64_t to
     x->priority_hit_tokens += admission->hit_tokens;
 }
 
+/* The sequence admitted last; its copies are done. */
+static void read_hit(struct scheduler *s, const struct waiting *w, uint64_t hit_tokens)
+{
+    const struct running *n = &s->running[s->num_running - 1];
+    moe_hit(s->moe, &(struct moe_hit){n->seq, n->chain, hit_tokens, w->request});
+}
+
 /* 1: go on with the next one; 0: it has to wait. */
 static int admit_first(struct scheduler *s)
 {
@@ -163,6 +170,8 @@ static int admit_first(struct scheduler *s)
         count_hits(s, &w, total, &admission);
     if (admission.partial_hit_tokens || admission.host_hit_blocks)
         replay_settle_copies(s->r);
+    if (s->moe)
+        read_hit(s, &w, admission.hit_tokens);
     return 1;
 }
 
@@ -281,11 +290,20 @@ static void finish_step(struct scheduler *s)
     manager_end(s->r, begin);
 }
 
-static void attend_step(struct scheduler *s)
+/* What the model does with the rows of a step. */
+static void model_step(struct scheduler *s)
 {
+    struct attend_asked asked;
+    if (!s->attender && !s->moe)
+        return;
     for (uint32_t i = 0; i < s->num_running; i++)
         s->chains[i] = (struct attend_seq){.chain = s->running[i].chain};
-    attender_step(s->attender, &(struct attend_batch){.step = &s->step, .seqs = s->chains});
+    if (s->attender) {
+        attender_step(s->attender, &(struct attend_batch){.step = &s->step, .seqs = s->chains});
+        asked = attender_asked(s->attender);
+    }
+    if (s->moe)
+        moe_step(s->moe, &s->step, s->chains, s->attender ? &asked : NULL);
 }
 
 static void one_step(struct scheduler *s)
@@ -295,8 +313,7 @@ static void one_step(struct scheduler *s)
         for (uint32_t i = 0; i < s->num_running; i++)
             if (s->num_rows[i])
                 advance(s, &s->running[i], i);
-        if (s->attender)
-            attend_step(s);
+        model_step(s);
         finish_step(s);
     }
     s->now_s += s->r->options.step_ms * 1e-3;
@@ -372,6 +389,8 @@ void replay_schedule_beside(struct replay *r, struct lru *lru)
     pressure_open(&s);
     if (r->options.attend_rate > 0)
         s.attender = attender_new(r);
+    if (r->options.moe.experts)
+        s.moe = moe_new(r);
     progress_start(&r->progress, "replay", r->trace.num_requests);
     while (s.num_running || s.num_waiting || s.next_arrival < r->trace.num_requests) {
         take_arrivals(&s);
@@ -382,6 +401,9 @@ void replay_schedule_beside(struct replay *r, struct lru *lru)
     progress_end(&r->progress);
     r->result.simulated_s = s.now_s - r->trace.requests[0].arrival_s;
     attender_free(s.attender);
+    if (s.moe)
+        moe_measure(s.moe);
+    moe_free(s.moe);
     pressure_close(&s);
     close_arrays(&s);
 }

@@ -13,7 +13,7 @@ struct running {
     uint64_t length;        /* known to the pool */
     uint64_t computed;      /* rows that have run */
     uint32_t produced;      /* output tokens; the last of them is appended by the next step */
-    uint64_t *chain;        /* with --attend: [input + output] */
+    uint64_t *chain;        /* with --attend or --moe: [input + output] */
     struct lru_seq *beside; /* the same in plain LRU, if there is one */
 };
 
@@ -36,6 +36,7 @@ struct scheduler {
     int32_t *known; /* prompt and generated tokens of one request */
     uint64_t known_capacity;
     struct attender *attender;
+    struct moe *moe;
     struct lru *beside; /* plain LRU that does the same, or NULL */
     struct lender *lender;
     lkv_step step;
