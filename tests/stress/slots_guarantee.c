@@ -257,11 +257,12 @@ int main(int argc, char **argv)
     for (w.round = 0; w.round < rounds; w.round++)
         one_round(&w);
     close_world(&w);
-    printf("%llu rounds: KV held %d of %d blocks, slots and leases %d of %d; %llu payloads put, %llu "
-           "admissions and %llu tokens appended meanwhile, %llu requests beyond the shares "
-           "refused; %d failures\n",
-           (unsigned long long)rounds, BASE, BASE, HEADROOM, HEADROOM, (unsigned long long)w.puts,
-           (unsigned long long)w.admissions, (unsigned long long)w.appended,
-           (unsigned long long)w.refused_beyond, w.failures);
+    printf(
+        "%llu rounds: KV held %d of %d blocks, slots and leases %d of %d; %llu payloads put, %llu "
+        "admissions and %llu tokens appended meanwhile, %llu requests beyond the shares "
+        "refused; %d failures\n",
+        (unsigned long long)rounds, BASE, BASE, HEADROOM, HEADROOM, (unsigned long long)w.puts,
+        (unsigned long long)w.admissions, (unsigned long long)w.appended,
+        (unsigned long long)w.refused_beyond, w.failures);
     return w.failures != 0;
 }
