@@ -135,17 +135,21 @@ static lkv_status build(struct lkvi_manager *m, const struct lkvi_manager_config
     return LKV_OK;
 }
 
-/* Short sections: a thread that waits may spin a little before it sleeps. */
-static int mutex_create(pthread_mutex_t *mutex)
+/* Writers first: steps that follow one another without a gap must not keep an admission out. */
+static int locks_create(struct lkvi_manager *m)
 {
-    pthread_mutexattr_t attr;
-    if (pthread_mutexattr_init(&attr))
+    pthread_rwlockattr_t attr;
+    if (pthread_rwlockattr_init(&attr))
         return 0;
-#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
-    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+#ifdef PTHREAD_RWLOCK_WRITER_NONRECURSIVE_INITIALIZER_NP
+    pthread_rwlockattr_setkind_np(&attr, PTHREAD_RWLOCK_PREFER_WRITER_NONRECURSIVE_NP);
 #endif
-    int made = !pthread_mutex_init(mutex, &attr);
-    pthread_mutexattr_destroy(&attr);
+    int made = !pthread_rwlock_init(&m->lock, &attr);
+    pthread_rwlockattr_destroy(&attr);
+    if (made && pthread_mutex_init(&m->blocks_mutex, NULL)) {
+        pthread_rwlock_destroy(&m->lock);
+        made = 0;
+    }
     return made;
 }
 
@@ -155,7 +159,7 @@ lkv_status lkvi_manager_create(const struct lkvi_manager_config *config, struct 
     LKV_TRY(config_check(config));
     LKV_TRY(lkvi_arena_create(&arena));
     struct lkvi_manager *m = lkvi_zalloc(arena, 1, sizeof *m);
-    if (!m || !mutex_create(&m->mutex)) {
+    if (!m || !locks_create(m)) {
         lkvi_arena_destroy(arena);
         return lkvi_fail(LKV_E_NO_MEMORY, "no memory for a block manager of %zu bytes", sizeof *m);
     }
@@ -173,7 +177,8 @@ void lkvi_manager_destroy(struct lkvi_manager *m)
 {
     if (!m)
         return;
-    pthread_mutex_destroy(&m->mutex);
+    pthread_mutex_destroy(&m->blocks_mutex);
+    pthread_rwlock_destroy(&m->lock);
     lkvi_arena_destroy(m->arena);
 }
 

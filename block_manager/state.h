@@ -72,6 +72,7 @@ struct lkvi_seq { /* two cache lines; a decode step touches only the first */
     uint32_t dirty_from, emitted; /* of the caller's table row, for LKV_STEP_TABLE_TAIL */
     uint32_t plan_fresh;
     uint8_t plan_copy, live, whole, swapped;
+    uint8_t stepping;       /* a step that runs beside others has it; 0 under the whole lock */
     struct lkvi_keys *keys; /* spans of extra keys, shared with forks; NULL none */
     uint64_t hit_tokens, priority_until;
     uint32_t capacity;
@@ -119,7 +120,10 @@ struct lkvi_sums {
 };
 
 struct lkvi_manager {
-    pthread_mutex_t mutex;
+    /* Held shared by steps that run beside others (step.c), else whole. */
+    pthread_rwlock_t lock;
+    pthread_mutex_t blocks_mutex; /* under the shared lock: for all but claimed sequences */
+    int32_t busy;                 /* atomic: > 0 while steps have met others lately */
     struct lkvi_arena *arena;
     uint32_t num_blocks, base_blocks; /* N and what KV may use */
     uint32_t num_ids;                 /* N and the host tier's blocks: M */
@@ -154,15 +158,30 @@ struct lkvi_manager {
     struct lkvi_side *sides; /* who wants to know what happens to blocks; NULL: nobody */
 };
 
+static inline void lkvi_pause(void)
+{
+#ifdef __x86_64__
+    __builtin_ia32_pause();
+#endif
+}
+
+enum { LKVI_LOCK_TRIES = 100 };
+
+/* The whole lock. Sections are short: who waits tries a little before it sleeps. */
 static inline void lkvi_lock(struct lkvi_manager *m)
 {
-    pthread_mutex_lock(&m->mutex);
+    for (int i = 0; i < LKVI_LOCK_TRIES; i++) {
+        if (!pthread_rwlock_trywrlock(&m->lock))
+            return;
+        lkvi_pause();
+    }
+    pthread_rwlock_wrlock(&m->lock);
 }
 
 /* Unlocks and hands the status through, so that a public call is one line. */
 static inline lkv_status lkvi_unlock(struct lkvi_manager *m, lkv_status status)
 {
-    pthread_mutex_unlock(&m->mutex);
+    pthread_rwlock_unlock(&m->lock);
     return status;
 }
 

@@ -2,7 +2,10 @@
  * slots and positions, filled in one call under one lock.
  * First every row is planned (handles, room, widths), then every row is grown and written; a row
  * that cannot be served is named in failed_row and nothing has happened. Most rows of a decode step
- * are plain: one token into a tail that nobody else reads. They have a short way through both. */
+ * are plain: one token into a tail that nobody else reads. They have a short way through both.
+ * Where threads meet, decode steps run beside one another: each claims its sequences under the
+ * shared lock, and takes what blocks it needs under a mutex. Whatever is not a plain decode step
+ * with enough room waits for the whole lock, where nobody has claimed anything. */
 #include "block_manager/state.h"
 
 struct row {
@@ -243,17 +246,17 @@ static void execute_plain(struct lkvi_manager *m, const lkv_step *step, uint32_t
     if (step->slots)
         step->slots[first] = slot_of(m, (int32_t)b, at);
     s->length++;
-    m->sums.tokens_live++;
     if (step->seq_lens)
         step->seq_lens[i] = (int32_t)s->length;
     if (step->q_indptr)
         step->q_indptr[i + 1] = (int32_t)(first + 1);
+    __atomic_store_n(&s->stepping, 0, __ATOMIC_RELEASE); /* claimed, or 0 already */
 }
 
 static void execute(struct lkvi_manager *m, const lkv_step *step)
 {
     const int32_t *tokens = step->tokens;
-    uint64_t first = 0;
+    uint64_t first = 0, plain = 0;
     if (step->q_indptr)
         step->q_indptr[0] = 0;
     for (uint32_t i = 0; i < step->num_seqs; i++) {
@@ -262,6 +265,7 @@ static void execute(struct lkvi_manager *m, const lkv_step *step)
         struct lkvi_seq *s = slot ? &m->seqs[slot - 1] : NULL;
         if (s && !s->plan_fresh && !s->plan_copy && is_decode(step, i)) {
             execute_plain(m, step, i, s, *tokens++, first++);
+            plain++;
             continue;
         }
         row_of(step, i, s, &row);
@@ -272,6 +276,7 @@ static void execute(struct lkvi_manager *m, const lkv_step *step)
         write_row(m, step, i, &row, first);
         first += row.num_rows;
     }
+    __atomic_fetch_add(&m->sums.tokens_live, plain, __ATOMIC_RELAXED);
 }
 
 static lkv_status step_locked(struct lkvi_manager *m, lkv_step *step, lkv_admission *result)
@@ -290,9 +295,157 @@ static lkv_status step_locked(struct lkvi_manager *m, lkv_step *step, lkv_admiss
     return LKV_OK;
 }
 
+/* ---- steps beside one another */
+
+/* Looks like a decode step whose errors, if any, are errors of rows. */
+static int may_run_beside(const lkv_step *step)
+{
+    return step->num_seqs && step->seqs && is_decode(step, 0) &&
+           !(step->flags & ~(uint32_t)LKV_STEP_TABLE_TAIL) &&
+           (!step->table_stride || step->table_stride >= step->table_width) &&
+           (!(step->slots || step->positions) || step->slots_capacity >= step->num_seqs);
+}
+
+static struct lkvi_seq *claimed(struct lkvi_manager *m, const lkv_step *step, uint32_t i)
+{
+    return &m->seqs[(uint32_t)step->seqs[i] - 1];
+}
+
+/* From here to its release no other step touches the sequence. 0: another one has it, or it is no
+ * row of a decode step. */
+static int claim(struct lkvi_manager *m, const lkv_step *step, uint32_t i)
+{
+    const lkv_seq handle = step->seqs[i];
+    const uint32_t slot = (uint32_t)handle;
+    if (!slot || slot > m->max_seqs || !is_decode(step, i))
+        return 0;
+    struct lkvi_seq *s = &m->seqs[slot - 1];
+    return s->live && !s->swapped && s->generation == handle >> 32 &&
+           !__atomic_exchange_n(&s->stepping, 1, __ATOMIC_ACQUIRE);
+}
+
+static void release_rows(struct lkvi_manager *m, const lkv_step *step, uint32_t num)
+{
+    for (uint32_t i = 0; i < num; i++)
+        __atomic_store_n(&claimed(m, step, i)->stepping, 0, __ATOMIC_RELEASE);
+}
+
+/* Claims all rows, or none. Of sequences that are not claimed yet only the address is used. */
+static int claim_rows(struct lkvi_manager *m, const lkv_step *step)
+{
+    for (uint32_t i = 0; i < step->num_seqs; i++) {
+        const struct lkvi_seq *later = ahead(m, step, (uint64_t)i + 10);
+        if (later)
+            __builtin_prefetch(later, 1);
+        if (!claim(m, step, i)) {
+            release_rows(m, step, i);
+            return 0;
+        }
+    }
+    return 1;
+}
+
+/* Plans a claimed row: plan_fresh is 1 where the token needs a block. 0: not a plain row. */
+static int plan_claimed(const struct lkvi_manager *m, const lkv_step *step, struct lkvi_seq *s)
+{
+    const uint64_t k = s->length >> m->block_shift;
+    s->plan_fresh = k >= s->num_blocks;
+    s->plan_copy = 0;
+    if (s->length >= INT32_MAX || (s->max_tokens && s->length >= s->max_tokens) ||
+        (step->block_table && s->num_blocks + s->plan_fresh > step->table_width))
+        return 0;
+    if (s->plan_fresh)
+        return 1;
+    const struct lkvi_block *tail = &m->blocks[s->table[k]];
+    return tail->refs == 1 && !(tail->flags & LKVI_INDEXED);
+}
+
+static int plan_claimed_rows(struct lkvi_manager *m, const lkv_step *step, uint32_t *num_fresh)
+{
+    *num_fresh = 0;
+    for (uint32_t i = 0; i < step->num_seqs; i++) {
+        prefetch_rows(m, step, i);
+        struct lkvi_seq *s = claimed(m, step, i);
+        if (!plan_claimed(m, step, s))
+            return 0;
+        *num_fresh += s->plan_fresh;
+    }
+    return 1;
+}
+
+/* Blocks for the rows that need one: all or none. */
+static int take_for_rows(struct lkvi_manager *m, const lkv_step *step, lkv_admission *result)
+{
+    struct lkvi_growth total = {0, 0, 0};
+    for (uint32_t i = 0; i < step->num_seqs; i++) {
+        struct lkvi_seq *s = claimed(m, step, i);
+        if (s->plan_fresh && lkvi_grow_plan(m, s, 1, &total, result) != LKV_OK)
+            return 0;
+    }
+    for (uint32_t i = 0; i < step->num_seqs; i++) {
+        struct lkvi_seq *s = claimed(m, step, i);
+        if (s->plan_fresh)
+            lkvi_grow(m, s, NULL, 0);
+        s->plan_fresh = 0;
+    }
+    return 1;
+}
+
+static int room_for_rows(struct lkvi_manager *m, const lkv_step *step, uint32_t num_fresh,
+                         lkv_admission *result)
+{
+    pthread_mutex_lock(&m->blocks_mutex);
+    lkvi_room(m, 0, 0, 0, result);
+    const int done = !num_fresh || take_for_rows(m, step, result);
+    pthread_mutex_unlock(&m->blocks_mutex);
+    result->num_blocks = num_fresh;
+    return done;
+}
+
+/* Under the shared lock. 0: nothing has happened. */
+static int step_beside(struct lkvi_manager *m, lkv_step *step, lkv_admission *result)
+{
+    uint32_t num_fresh;
+    if (m->sides || !claim_rows(m, step))
+        return 0;
+    if (!plan_claimed_rows(m, step, &num_fresh) || !room_for_rows(m, step, num_fresh, result)) {
+        release_rows(m, step, step->num_seqs);
+        return 0;
+    }
+    step->failed_row = 0;
+    execute(m, step); /* every row is plain now, and is released when it is done */
+    return 1;
+}
+
+enum { BUSY_STEPS = 1024 };
+
+/* 1: has the whole lock. 0: others are, or were lately, inside, and the step may run beside them.
+ * Alone, claims would only cost time. */
+static int lock_whole(struct lkvi_manager *m, const lkv_step *step)
+{
+    const int32_t busy = __atomic_load_n(&m->busy, __ATOMIC_RELAXED);
+    if (!busy && !pthread_rwlock_trywrlock(&m->lock))
+        return 1;
+    if (!may_run_beside(step)) {
+        lkvi_lock(m);
+        return 1;
+    }
+    __atomic_store_n(&m->busy, busy ? busy - 1 : BUSY_STEPS, __ATOMIC_RELAXED);
+    return 0;
+}
+
 lkv_status lkvi_manager_step(struct lkvi_manager *m, lkv_step *step, lkv_admission *result)
 {
     lkv_admission unwanted = {.size = sizeof unwanted};
-    lkvi_lock(m);
-    return lkvi_unlock(m, step_locked(m, step, result ? result : &unwanted));
+    if (!result)
+        result = &unwanted;
+    if (!lock_whole(m, step)) {
+        pthread_rwlock_rdlock(&m->lock);
+        const int done = step_beside(m, step, result);
+        pthread_rwlock_unlock(&m->lock);
+        if (done)
+            return LKV_OK;
+        lkvi_lock(m);
+    }
+    return lkvi_unlock(m, step_locked(m, step, result));
 }

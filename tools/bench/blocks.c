@@ -77,8 +77,7 @@ static struct figures measure(const struct options *o)
     progress_show(&bar, 7);
     f.claude_s = replay_seconds(o->claude);
     progress_show(&bar, 8);
-    const double one = measure_threads(1, 0.5);
-    f.threads_ratio = measure_threads(8, 0.5) / one;
+    f.threads_ratio = measure_threads_ratio();
     progress_end(&bar);
     return f;
 }

@@ -13,7 +13,7 @@
 
 enum { LONG_PROMPT = 50000, STEP_SEQS = 1000, STEP_CONTEXT = 2000 };
 enum { SHORT_PROMPT = 16 * MANAGER_BLOCK, EVICT_RUNS = 401, EVICT_BATCH = 50 };
-enum { THREAD_SEQS = 64, THREAD_CONTEXT = 512, THREAD_MOST = 16384 };
+enum { THREAD_SEQS = 64, THREAD_CONTEXT = 512, THREAD_MOST = 32768, THREAD_ROUNDS = 9 };
 
 static double median_and_free(struct series *s)
 {
@@ -227,21 +227,24 @@ static void *work(void *arg)
         w->arrays.step.flags = LKV_STEP_TABLE_TAIL;
         w->calls++;
     }
+    atomic_store(w->stop,
+                 1); /* whose sequences are full ends it for all: nobody idles in the time */
     return NULL;
 }
 
-static void join_workers(struct worker *workers, pthread_t *threads, uint32_t n, double seconds,
-                         atomic_int *stop)
+/* Lets the workers run for `seconds`, or until one has filled its sequences. */
+static void join_workers(pthread_t *threads, uint32_t n, double seconds, atomic_int *stop)
 {
-    usleep((useconds_t)(seconds * 1e6));
+    const uint64_t deadline = clock_ns() + (uint64_t)(seconds * 1e9);
+    while (!atomic_load(stop) && clock_ns() < deadline)
+        usleep(200);
     atomic_store(stop, 1);
-    for (uint32_t i = 0; i < n; i++) {
+    for (uint32_t i = 0; i < n; i++)
         pthread_join(threads[i], NULL);
-        close_step(&workers[i].arrays);
-    }
 }
 
-double measure_threads(uint32_t n, double seconds)
+/* Calls a second of n threads together. */
+static double threads_rate(uint32_t n, double seconds)
 {
     const uint64_t blocks = (uint64_t)n * THREAD_SEQS * (THREAD_MOST / MANAGER_BLOCK + 1);
     struct manager m = manager_open(blocks, n * THREAD_SEQS, 0);
@@ -256,12 +259,25 @@ double measure_threads(uint32_t n, double seconds)
     for (uint32_t i = 0; i < n; i++)
         if (pthread_create(&threads[i], NULL, work, &workers[i]))
             out_die("could not start %u threads", n);
-    join_workers(workers, threads, n, seconds, &stop);
+    join_workers(threads, n, seconds, &stop);
     const double elapsed = (double)(clock_ns() - begin) * 1e-9;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < n; i++) {
         calls += workers[i].calls;
+        close_step(&workers[i].arrays);
+    }
     free(workers);
     free(threads);
     manager_close(&m);
     return (double)calls / elapsed;
+}
+
+/* One thread and eight take turns, so that a slow moment of the machine slows both. */
+double measure_threads_ratio(void)
+{
+    struct series ratios = {0};
+    for (int i = 0; i < THREAD_ROUNDS; i++) {
+        const double one = threads_rate(1, 0.5);
+        series_add(&ratios, threads_rate(8, 0.5) / one);
+    }
+    return median_and_free(&ratios);
 }
