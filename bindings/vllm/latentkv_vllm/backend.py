@@ -22,7 +22,7 @@ import latentkv
 
 from . import settings
 from .device import NAMES, stream, view, workspace
-from .impl import LatentImpl, latent_dim_of
+from .impl import LatentImpl, Scratch, latent_dim_of
 
 if TYPE_CHECKING:
     from vllm.config import VllmConfig
@@ -73,11 +73,11 @@ class LatentBackend(MLACommonBackend):
 
 @dataclasses.dataclass
 class LatentMetadata(MLACommonMetadata):
-    """vLLM's metadata, and the plan that has been updated with this batch. absorbed: the plan
-    attends over absorbed queries, in the dtype of its q_dtype."""
+    """vLLM's metadata, and the plan that has been updated with this batch. scratch: not None where
+    the plan attends over absorbed queries, in the dtype of its q_dtype."""
 
     plan: latentkv.Plan | None = None
-    absorbed: bool = False
+    scratch: Scratch | None = None
 
 
 class LatentMetadataBuilder(AttentionMetadataBuilder[LatentMetadata]):
@@ -96,6 +96,7 @@ class LatentMetadataBuilder(AttentionMetadataBuilder[LatentMetadata]):
         self._layer: Any = vllm_config.compilation_config.static_forward_context[layer_names[0]]
         self._plans: dict[str, latentkv.Plan] = {}
         self._workspaces: dict[str, Any] = {}
+        self._scratch: Scratch | None = None
         self._steps = self._faults = 0
 
     def _plan(self, form: str) -> latentkv.Plan:
@@ -115,6 +116,11 @@ class LatentMetadataBuilder(AttentionMetadataBuilder[LatentMetadata]):
             max_seq_len=model.max_model_len, q_form=form, out_form=form,
             q_dtype="float32" if self._batched(form) else NAMES[model.dtype],
             nope_dim=impl.qk_nope_head_dim, v_dim=impl.v_head_dim)
+
+    def _scratch_of(self, form: str) -> Scratch | None:
+        if self._batched(form) and self._scratch is None:
+            self._scratch = self._layer.impl.scratch(self.vllm_config.scheduler_config.max_num_seqs)
+        return self._scratch if self._batched(form) else None
 
     def _batched(self, form: str) -> bool:
         """Between latentkv's own projections and attend nothing is rounded to the model's dtype."""
@@ -136,7 +142,7 @@ class LatentMetadataBuilder(AttentionMetadataBuilder[LatentMetadata]):
                 block_table=m.block_table_tensor, query_start_loc=m.query_start_loc,
                 max_query_len=m.max_query_len),
             decode=m if decodes else None, plan=self._updated(form, m),
-            absorbed=self._batched(form))
+            scratch=self._scratch_of(form))
 
     def _updated(self, form: str, m: CommonAttentionMetadata) -> latentkv.Plan:
         plan = self._plan(form)

@@ -5,7 +5,7 @@ The projections W_UK and W_UV are of this rank's heads alone, so tensor parallel
 each rank has the whole latent cache, as in vLLM."""
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from vllm.config import get_current_vllm_config
@@ -34,6 +34,14 @@ def _refuse(unsupported: dict[str, Any]) -> None:
     for name, value in unsupported.items():
         if value:
             raise NotImplementedError(f"latentkv: {name} is {value!r}; need none")
+
+
+class Scratch(NamedTuple):
+    """On the CPU, between latentkv's projections and attend. rows fp32 [2, num_seqs, H, latent]:
+    absorbed queries, latent outputs; workspace: of the projections."""
+
+    rows: torch.Tensor
+    workspace: latentkv.HostArray
 
 
 class LatentImpl(MLAAttentionImpl[Any]):
@@ -118,6 +126,11 @@ class LatentImpl(MLAAttentionImpl[Any]):
             view(kv_c_normed[:rows]), view(k_pe[:rows].flatten(1)), view(slots),
             checked=self.settings.checked, stream=stream(kv_cache.device))
 
+    def scratch(self, num_seqs: int) -> Scratch:
+        """For batches of up to num_seqs decodes, whatever the layer: they run one by one."""
+        rows = torch.empty(2, num_seqs, self.num_heads, self.kv_lora_rank, dtype=torch.float32)
+        return Scratch(rows, latentkv.host(self._weights.workspace_bytes(num_seqs), "uint8"))
+
     def forward_mha(self, q: torch.Tensor, kv_c_normed: torch.Tensor, k_pe: torch.Tensor,
                     kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any, k_scale: torch.Tensor,
                     output: torch.Tensor, output_scale: torch.Tensor | None = None) -> None:
@@ -125,14 +138,15 @@ class LatentImpl(MLAAttentionImpl[Any]):
         in it already."""
         nope, rope = q.split((self.qk_nope_head_dim, self.qk_rope_head_dim), dim=-1)
         out = output.view(-1, self.num_heads, self.v_head_dim)
-        if not attn_metadata.absorbed:
+        scratch = attn_metadata.scratch
+        if scratch is None:
             self._attend(attn_metadata, kv_c_and_k_pe_cache, nope, rope, out,
                          weights=self._weights)
             return
-        latent = torch.empty(2, q.shape[0], self.num_heads, self.kv_lora_rank)
-        self._weights.project_q(view(nope), view(latent[0]))
-        self._attend(attn_metadata, kv_c_and_k_pe_cache, latent[0], rope.float(), latent[1])
-        self._weights.project_out(view(latent[1]), view(out))
+        latents, outs = scratch.rows[:, :q.shape[0]]
+        self._weights.project_q(view(nope), view(latents), workspace=scratch.workspace)
+        self._attend(attn_metadata, kv_c_and_k_pe_cache, latents, rope.float(), outs)
+        self._weights.project_out(view(outs), view(out), workspace=scratch.workspace)
 
     def forward_mqa(self, q: Any, kv_c_and_k_pe_cache: torch.Tensor, attn_metadata: Any,
                     layer: Any) -> tuple[torch.Tensor, torch.Tensor | None]:

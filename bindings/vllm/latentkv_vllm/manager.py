@@ -117,7 +117,7 @@ class LatentManager:
                                                          by_priority)
         self._rows: dict[str, _Row] = {}
         self._due: list[_Row] = []
-        self._fence = 0
+        self._fence = self.preempted_hit_tokens = 0
         self._scheduling = self._published_now = self._copies_due = False
         self._usage, self._usage_at = 0.0, -USAGE_EVERY_SECONDS
 
@@ -285,6 +285,9 @@ class LatentManager:
         return self._usage
 
     def record_prefix_cache_stats(self, request: Any, num_hits: int) -> None:
+        """vLLM's metrics leave out what a request hits when it comes back from preemption."""
+        if request.num_preemptions > 0:
+            self.preempted_hit_tokens += num_hits
         if self.prefix_cache_stats is not None and self.prefix_cache_lookup_enabled(request):
             self.prefix_cache_stats.record(num_tokens=request.num_tokens, num_hits=num_hits,
                                            preempted=request.num_preemptions > 0)

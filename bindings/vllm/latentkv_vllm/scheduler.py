@@ -75,6 +75,7 @@ class LatentScheduler(Scheduler, SchedulerInterface):
         pool.check()
         stats = pool.stats
         logger.info("latentkv: pool check clean; %d of %d prompt tokens hit, %d of them inside a "
-                    "block; %d sequences live.", stats.hit_tokens, stats.prompt_tokens,
-                    stats.partial_hit_tokens, stats.seqs_live)
+                    "block, %d by preempted requests; %d sequences live.", stats.hit_tokens,
+                    stats.prompt_tokens, stats.partial_hit_tokens,
+                    self.kv_cache_manager.preempted_hit_tokens, stats.seqs_live)
         super().shutdown()

@@ -159,7 +159,7 @@ def test_decodes_alone(decode, rotate, monkeypatch):
     layer = impl_of(world.config, world.weight)
     world.write(layer)
     metadata = world.metadata(layer, max_query_len=1)
-    assert (metadata.num_prefills, metadata.absorbed) == (4, decode == "auto")
+    assert (metadata.num_prefills, metadata.scratch is not None) == (4, decode == "auto")
     out = torch.full((world.rows, H * V), float("nan"))
     layer.forward_mha(world.q, None, None, world.cache, metadata, None, out)
     assert distance(out.view(-1, H, V), world.wanted()) < BOUND["int8"]
