@@ -60,6 +60,7 @@ void lkvi_signals_judge(const lkv_moe_args *args, lkv_moe_stats *s)
 #define SLOT_KEYS "latentkv_moe_slot_lookups_total", "counter", "Slot keys looked up, by result."
 #define SLOT_ENDS "latentkv_moe_slot_ends_total", "counter", "Slot keys that ended, by reason."
 
+/* Bits are nats / ln 2 and no unit of their own here: promtool's check refuses the word. */
 static const struct lkvi_metric metrics[] = {
     {"latentkv_moe_experts", "gauge", "Experts of the router.", NULL, WHOLE(experts)},
     {"latentkv_moe_experts_used", "gauge", "Experts that got a token.", NULL, WHOLE(experts_used)},
@@ -67,7 +68,6 @@ static const struct lkvi_metric metrics[] = {
      WHOLE(experts_overloaded)},
     {"latentkv_moe_utilisation_nats", "gauge", "Entropy of the experts' loads.", NULL,
      REAL(utilisation_nats)},
-    {"latentkv_moe_utilisation_bits", "gauge", "The same in bits.", NULL, REAL(utilisation_bits)},
     {"latentkv_moe_utilisation_ratio", "gauge", "The same as a share of ln E.", NULL,
      REAL(utilisation_share)},
     {"latentkv_moe_load_cv", "gauge", "Standard deviation of the loads over their mean.", NULL,

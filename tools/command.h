@@ -7,6 +7,7 @@
 int command_info(int argc, char **argv);
 int command_make_trace(int argc, char **argv);
 int command_replay(int argc, char **argv);
+int command_serve_metrics(int argc, char **argv);
 int command_ppl(int argc, char **argv); /* tools/ppl.c */
 int command_fit_projector(int argc, char **argv);
 int command_bench(int argc, char **argv);

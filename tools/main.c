@@ -14,6 +14,7 @@ static const struct {
     {"info", command_info, "version, devices, bytes of each format, memory table of a model"},
     {"make-trace", command_make_trace, "write a synthetic workload"},
     {"replay", command_replay, "run a workload through the block manager and, if asked, attention"},
+    {"serve-metrics", command_serve_metrics, "a replay whose signals Prometheus can scrape"},
     {"ppl", command_ppl, "perplexity of a model over the quantised cache"},
     {"fit-projector", command_fit_projector,
      "fit the projector of LATENT_GQA pools to keys and values"},

@@ -433,8 +433,8 @@ typedef struct lkv_moe_stats {
     uint64_t outside;         /* LKV_MOE_* */
 } lkv_moe_stats;
 LKV_API lkv_status lkv_moe_measure(const lkv_moe_args *args, lkv_moe_stats *stats);
-/* The same as Prometheus text, names latentkv_moe_*, with a counter an expert where load is given;
- * the rest as for lkv_pool_metrics_text. */
+/* The same but for the bits as Prometheus text, names latentkv_moe_*, with a counter an expert
+ * where load is given; the rest as for lkv_pool_metrics_text. */
 LKV_API lkv_status lkv_moe_metrics_text(const lkv_moe_args *args, const char *labels, char *buffer,
                                         size_t capacity, size_t *needed);
 

@@ -12,7 +12,7 @@ import sys
 import tempfile
 
 LKV, SOURCE = sys.argv[1], sys.argv[2]
-COMMANDS = [["info"], ["make-trace"], ["replay"], ["ppl"], ["bench"], ["bench", "append"],
+COMMANDS = [["info"], ["make-trace"], ["replay"], ["serve-metrics"], ["ppl"], ["bench"], ["bench", "append"],
             ["bench", "decode"], ["bench", "blocks"], ["bench", "fallback"], ["bench", "frag"]]
 if os.path.exists(os.path.join(os.path.dirname(LKV), "lkv-fit-projector")):
     COMMANDS.append(["fit-projector"])
@@ -81,6 +81,7 @@ def test_bad_arguments():
            ["replay", "--infinite", "--attend", "0.5"], ["replay", "--attend", "2"],
            ["replay", "--check-every", "0"], ["replay", "--compare", "fifo"],
            ["replay", "--compare", "malloc"], ["replay", "--preempt", "swap"],
+           ["serve-metrics", "--port", "65536"], ["serve-metrics", "--pace", "0"],
            ["replay", "--lend", "0.5"], ["replay", "--moe", "0"], ["replay", "--router", "v4"],
            ["replay", "--moe", "8", "--infinite"], ["replay", "--fallback", "fnv"],
            ["replay", "--moe", "8", "--headroom", "0.3", "--lend", "1"],

@@ -112,6 +112,10 @@ struct replay {
     struct replay_result result;
     struct progress progress;
     int64_t rss_before; /* there was a pool */
+    /* Of a command that looks on: called after every step, and once when the trace has run; moe may
+     * be NULL. */
+    void (*watch)(struct replay *r, struct moe *moe, double now_s, int last);
+    void *watcher;
 };
 
 /* ../replay.c: the trace and the pool; the run; what came out and whether it is right. */

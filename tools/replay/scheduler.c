@@ -323,6 +323,8 @@ static void one_step(struct scheduler *s)
     pressure_demote(s);
     replay_count_step(s->r);
     replay_sample(s->r, s->now_s, s->num_running, s->num_waiting);
+    if (s->r->watch)
+        s->r->watch(s->r, s->moe, s->now_s, 0);
 }
 
 /* ---- life */
@@ -403,6 +405,8 @@ void replay_schedule_beside(struct replay *r, struct lru *lru)
     attender_free(s.attender);
     if (s.moe)
         moe_measure(s.moe);
+    if (r->watch)
+        r->watch(r, s.moe, s.now_s, 1);
     moe_free(s.moe);
     pressure_close(&s);
     close_arrays(&s);
