@@ -271,6 +271,11 @@ static int shared_tail(const struct ref_manager *r, const struct ref_seq *s)
     return tail->refs > 1 || tail->indexed;
 }
 
+int ref_shared_tail(const struct ref_manager *r, uint32_t seq)
+{
+    return shared_tail(r, &r->seqs[seq]);
+}
+
 static const char *copy_tail(struct ref_manager *r, struct ref_seq *s, const struct ref_seen *seen)
 {
     uint64_t i = s->length / r->block_tokens;
@@ -295,7 +300,7 @@ const char *ref_grow(struct ref_manager *r, uint32_t seq, const int32_t *tokens,
     uint64_t want = blocks_for(r, s->length + n);
     uint64_t fresh = want > s->num_blocks ? want - s->num_blocks : 0;
     uint64_t own = fresh < s->reserved ? fresh : s->reserved;
-    int copy = n && shared_tail(r, s);
+    int copy = n && (seen->planned ? seen->copy : shared_tail(r, s));
     lkv_status status = ref_verdict(r, fresh + (uint64_t)copy, own, 0);
     if (s->max_tokens && s->length + n > s->max_tokens)
         status = LKV_E_INVALID;

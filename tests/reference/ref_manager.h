@@ -71,6 +71,7 @@ struct ref_seen {
     uint64_t num_blocks;
     const int32_t *copies; /* all waiting pairs after the call */
     uint64_t num_copies;
+    int planned, copy; /* of a row of a step: copy was decided before the first row grew */
 };
 
 void ref_create(struct ref_manager *r, const struct lkvi_manager_config *config);
@@ -83,6 +84,9 @@ const char *ref_match(struct ref_manager *r, const int32_t *tokens, uint64_t n, 
                       const lkv_match *match);
 const char *ref_admit(struct ref_manager *r, uint32_t seq, const lkv_prompt *prompt,
                       const char *keys, const lkv_admit_args *args, const struct ref_seen *seen);
+/* Would growth copy its tail now? A step decides so for all its rows before the first one grows:
+ * what a row evicts may end the sharing of another one's tail, which is copied all the same. */
+int ref_shared_tail(const struct ref_manager *r, uint32_t seq);
 const char *ref_grow(struct ref_manager *r, uint32_t seq, const int32_t *tokens, uint64_t n,
                      const struct ref_seen *seen);
 void ref_commit(struct ref_manager *r, uint32_t seq, uint64_t upto);

@@ -136,6 +136,7 @@ const char *op_step(struct ops *o)
     int32_t tokens[LIVE_SEQS * 8], table[LIVE_SEQS * 32], lens[LIVE_SEQS];
     int64_t slots[LIVE_SEQS * 8];
     uint32_t total = 0;
+    int copies[LIVE_SEQS];
     lkv_admission result = {.size = sizeof result};
     o->name = "step";
     for (uint32_t i = 0; i < LIVE_SEQS; i++) {
@@ -143,6 +144,7 @@ const char *op_step(struct ops *o)
             continue;
         slots_of[n] = i;
         seqs[n] = o->seqs[i];
+        copies[n] = ref_shared_tail(&o->ref, i);
         num_new[n] = 1 + draw(o, 3);
         for (uint32_t k = 0; k < num_new[n]; k++)
             tokens[total++] = (int32_t)draw(o, 3);
@@ -161,7 +163,7 @@ const char *op_step(struct ops *o)
     if (lkvi_manager_step(o->m, &step, &result) != LKV_OK)
         return NULL;
     const int32_t *next = tokens;
-    struct ref_seen seen = {.result = &result};
+    struct ref_seen seen = {.result = &result, .planned = 1};
     uint64_t all_copies, row = 0;
     lkvi_manager_peek_copies(o->m, o->copies, REF_BLOCKS, &all_copies);
     seen.copies = o->copies;
@@ -170,6 +172,7 @@ const char *op_step(struct ops *o)
         uint64_t before = s->length;
         lkvi_seq_table(o->m, seqs[i], o->table, REF_TABLE, &seen.num_blocks);
         seen.table = o->table;
+        seen.copy = copies[i];
         seen.num_copies = o->ref.num_copies +
                           (o->ref.num_copies < all_copies && before % o->block_tokens &&
                            o->copies[2 * o->ref.num_copies] == s->table[before / o->block_tokens]);
