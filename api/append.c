@@ -1,7 +1,8 @@
 /* In: dense latents and slots of a caller, or slots and room for dense latents. Out: checked
- * parameters to the backend's append and gather. */
+ * parameters to the backend's append and gather; LATENT_GQA pools go to heads.c. */
 #include <math.h>
 #include "api/check.h"
+#include "api/heads.h"
 #include "api/objects.h"
 #include "core/status.h"
 
@@ -44,6 +45,9 @@ static lkv_status append_params(const lkv_pool *pool, const lkv_append_args *arg
 {
     struct lkvi_want want = {"latent", LKVI_FLOATS, 2, {-1, pool->desc.latent_dim}};
     LKV_TRY(lkvi_flags_check(args->flags, LKV_APPEND_CHECKED, "append flags"));
+    if (args->value || args->weights)
+        return lkvi_fail(LKV_E_INVALID,
+                         "value or weights is given; a LKV_KIND_MLA pool needs NULL");
     if (args->reserved)
         return lkvi_fail(LKV_E_INVALID, "reserved is %u; need 0", args->reserved);
     LKV_TRY(lkvi_pool_store(pool, args->layer, &p->store));
@@ -74,6 +78,8 @@ lkv_status lkv_append(lkv_pool *pool, const lkv_append_args *given, void *stream
     LKV_TRY(lkvi_pool_live(pool));
     LKV_TRY(lkvi_admit(&args, sizeof args, given, "lkv_append_args"));
     LKV_TRY(lkvi_stream_check(pool->ctx, stream));
+    if (pool->desc.kind == LKV_KIND_LATENT_GQA)
+        return lkvi_append_heads(pool, &args, stream);
     LKV_TRY(append_params(pool, &args, &p));
     if (!p.num_tokens)
         return LKV_OK;
@@ -102,8 +108,12 @@ lkv_status lkv_gather(const lkv_pool *pool, const lkv_gather_args *given, void *
     LKV_TRY(lkvi_pool_live(pool));
     LKV_TRY(lkvi_admit(&args, sizeof args, given, "lkv_gather_args"));
     LKV_TRY(lkvi_stream_check(pool->ctx, stream));
+    if (pool->desc.kind == LKV_KIND_LATENT_GQA)
+        return lkvi_gather_heads(pool, &args, stream);
     LKV_TRY(lkvi_flags_check(args.flags, LKV_GATHER_STORED_BASIS, "gather flags"));
     LKV_TRY(lkvi_pool_store(pool, args.layer, &p.store));
+    if (args.value)
+        return lkvi_fail(LKV_E_INVALID, "value is given; a LKV_KIND_MLA pool needs NULL");
     if (!args.latent && !args.rope)
         return lkvi_fail(LKV_E_INVALID, "latent and rope are both NULL; need one");
     if (args.rope && !pool->desc.rope_dim)

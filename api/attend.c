@@ -7,6 +7,11 @@
 #include "api/check.h"
 #include "core/status.h"
 
+static uint32_t other_dim(const struct lkvi_record *r)
+{
+    return r->kind == LKV_KIND_MLA ? r->rope_dim : r->value_dim;
+}
+
 /* A plan serves every pool that stores the same records in blocks of the same size. */
 static lkv_status pool_fits(const struct lkv_plan *plan, const struct lkv_pool *pool)
 {
@@ -16,11 +21,12 @@ static lkv_status pool_fits(const struct lkv_plan *plan, const struct lkv_pool *
         pool->desc.tokens_per_block != plan->params.tokens_per_block)
         return lkvi_fail(
             LKV_E_INVALID,
-            "pool has format %u, flags 0x%x, dims %u + %u, %u tokens a block; the plan "
-            "is for format %u, flags 0x%x, dims %u + %u, %u tokens",
-            have->format, have->encode_flags, have->latent_dim, have->rope_dim,
-            pool->desc.tokens_per_block, want->format, want->encode_flags, want->latent_dim,
-            want->rope_dim, plan->params.tokens_per_block);
+            "pool has kind %u, format %u, flags 0x%x, %u heads of %u + %u, %u tokens a block; the "
+            "plan is for kind %u, format %u, flags 0x%x, %u heads of %u + %u, %u tokens",
+            have->kind, have->format, have->encode_flags, have->kv_heads, have->latent_dim,
+            other_dim(have), pool->desc.tokens_per_block, want->kind, want->format,
+            want->encode_flags, want->kv_heads, want->latent_dim, other_dim(want),
+            plan->params.tokens_per_block);
     return LKV_OK;
 }
 
@@ -65,6 +71,11 @@ static lkv_status weights_fit(const struct lkv_plan *plan, const struct lkv_weig
         return LKV_OK;
     LKV_TRY(lkvi_weights_live(w));
     LKV_TRY(lkvi_same_context(plan->ctx, w->ctx, "weights"));
+    uint32_t matrices = p->record.kind == LKV_KIND_MLA ? p->num_heads : p->record.kv_heads;
+    if (w->view.num_matrices != matrices || w->view.value_latent != p->record.value_dim)
+        return lkvi_fail(LKV_E_INVALID,
+                         "weights have %u matrices, of latent %u for values; the plan has %u, %u",
+                         w->view.num_matrices, w->view.value_latent, matrices, p->record.value_dim);
     if (w->view.num_heads != p->num_heads || w->view.latent_dim != p->record.latent_dim ||
         (q_head && w->view.nope_dim != p->nope_dim) || (out_head && w->view.v_dim != p->v_dim))
         return lkvi_fail(
@@ -131,14 +142,14 @@ static lkv_status tensors_fit(const struct lkv_plan *plan, const lkv_attend_args
 {
     const struct lkvi_plan_params *pp = &plan->params;
     uint32_t latent = pp->record.latent_dim, rope = pp->record.rope_dim;
+    uint32_t out = pp->out_form == LKV_OUT_HEAD ? pp->v_dim : pp->record.value_dim;
     LKV_TRY(head_tensor(plan, args->q, "q", pp->q_dtype,
                         pp->q_form == LKV_Q_HEAD ? pp->nope_dim : latent, &p->q));
     if (rope)
         LKV_TRY(head_tensor(plan, args->q_rope, "q_rope", pp->q_dtype, rope, &p->q_rope));
     else if (args->q_rope)
         return lkvi_fail(LKV_E_INVALID, "q_rope is given; a pool with rope_dim 0 needs NULL");
-    LKV_TRY(head_tensor(plan, args->out, "out", pp->out_dtype,
-                        pp->out_form == LKV_OUT_HEAD ? pp->v_dim : latent, &p->out));
+    LKV_TRY(head_tensor(plan, args->out, "out", pp->out_dtype, out, &p->out));
     LKV_TRY(row_tensor(plan, args->lse, "lse", &p->lse, &p->lse_stride));
     LKV_TRY(row_tensor(plan, args->entropy, "entropy", &p->entropy, &p->entropy_stride));
     return bias_tensor(plan, args->bias, p);

@@ -13,6 +13,8 @@ lkv_status lkv_pool_describe(const lkv_pool *pool, lkv_pool_desc *given)
     desc.size = sizeof desc;
     desc.block_stride_bytes = pool->shape.block_stride;
     desc.layer_stride_bytes = pool->shape.layer_stride;
+    if (desc.kind == LKV_KIND_LATENT_GQA)
+        desc.value_latent_dim = pool->shape.record.value_dim;
     lkvi_give(given, &desc, sizeof desc);
     return LKV_OK;
 }

@@ -76,6 +76,9 @@ static lkv_status params_of(const lkv_plan_desc *d, struct lkvi_plan_params *p)
     if (!pool->layers)
         return lkvi_fail(LKV_E_INVALID, "pool is LKV_POOL_METADATA_ONLY; a plan needs records");
     LKV_TRY(maxima_check(d, blocks));
+    if (d->num_heads % pool->shape.record.kv_heads)
+        return lkvi_fail(LKV_E_INVALID, "num_heads is %u; need a multiple of num_kv_heads, %u",
+                         d->num_heads, pool->shape.record.kv_heads);
     LKV_TRY(forms_check(d));
     *p = (struct lkvi_plan_params){
         .record = pool->shape.record,

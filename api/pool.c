@@ -58,7 +58,9 @@ lkv_status lkv_block_query(const lkv_pool_desc *given, lkv_block_info *given_inf
                            .base_blocks = s.base_blocks,
                            .headroom_blocks = desc.num_blocks - s.base_blocks,
                            .alignment = 256,
-                           .format_version = LKVI_FORMAT_VERSION};
+                           .format_version = LKVI_FORMAT_VERSION,
+                           .value_offset = s.record.value_offset,
+                           .head_bytes = s.record.head_bytes};
     lkvi_give(given_info, &info, sizeof info);
     return LKV_OK;
 }

@@ -224,6 +224,9 @@ lkv_status lkv_pool_create(lkv_context *ctx, const lkv_pool_desc *given, lkv_poo
     LKV_TRY(lkvi_admit(&desc, sizeof desc, given, "lkv_pool_desc"));
     LKV_TRY(lkvi_array_check(out, 1, sizeof(void *), "out"));
     LKV_TRY(lkvi_pool_shape(&desc, &shape));
+    if (desc.kind == LKV_KIND_LATENT_GQA && !ctx->backend->append_heads)
+        return lkvi_fail(LKV_E_UNSUPPORTED,
+                         "kind is LKV_KIND_LATENT_GQA; this release has it on CPU contexts only");
     LKV_TRY(check_memory(&desc, &shape));
     LKV_TRY(check_outer(&desc));
     LKV_TRY(check_planes(&desc, shape.memory_blocks));

@@ -36,8 +36,6 @@ static lkv_status check_counts(const lkv_pool_desc *d)
     if (d->num_planes > LKVI_MAX_PLANES)
         return lkvi_fail(LKV_E_INVALID, "num_planes is %u; need at most %d", d->num_planes,
                          LKVI_MAX_PLANES);
-    if (d->reserved)
-        return lkvi_fail(LKV_E_INVALID, "reserved is %u; need 0", d->reserved);
     return LKV_OK;
 }
 
@@ -160,11 +158,15 @@ void lkvi_pool_identity(const lkv_pool_desc *d, uint8_t digest[32])
         d->kind,       d->format,          LKVI_FORMAT_VERSION, d->encode_flags,
         d->latent_dim, d->rope_dim,        d->rope_style,       1,
         d->num_layers, d->tokens_per_block};
+    const uint32_t heads[] = {d->num_kv_heads,
+                              d->value_latent_dim ? d->value_latent_dim : d->latent_dim};
     struct lkvi_sha256 hash;
     lkvi_sha256_init(&hash);
     lkvi_sha256_update(&hash, "latentkv pool 1", 16); /* with its zero */
     for (size_t i = 0; i < sizeof fields / sizeof fields[0]; i++)
         put_u32(&hash, fields[i]);
+    for (size_t i = 0; d->kind == LKV_KIND_LATENT_GQA && i < 2; i++)
+        put_u32(&hash, heads[i]);
     lkvi_sha256_update(&hash, d->model_fingerprint ? d->model_fingerprint : none, 32);
     lkvi_sha256_final(&hash, digest);
 }

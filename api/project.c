@@ -14,7 +14,7 @@ static lkv_status params_of(const lkv_weights *w, const lkv_tensor *in, const lk
     struct lkvi_want to = {"q_latent", LKVI_FLOATS, 3, {-1, v->num_heads, v->latent_dim}};
     if (to_value) {
         from.name = "o_latent";
-        from.shape[2] = v->latent_dim;
+        from.shape[2] = v->value_latent;
         to.name = "out";
         to.shape[2] = v->v_dim;
     }

@@ -10,6 +10,7 @@
 #include <string.h>
 #include "api/check.h"
 #include "api/objects.h"
+#include "api/projector.h"
 #include "api/staging.h"
 #include "core/status.h"
 #include "quant/codec.h"
@@ -47,7 +48,7 @@ struct convert_job {
     uint8_t *to; /* host */
 };
 
-static void rotate_row(double *x, uint32_t n)
+void lkvi_rotate_wide(double *x, uint32_t n)
 {
     for (uint32_t step = 1; step < n; step *= 2)
         for (uint32_t i = 0; i < n; i += 2 * step)
@@ -97,7 +98,7 @@ static void convert_task(void *arg, uint64_t head, uint32_t worker)
         if (job->rotate) {
             for (uint32_t i = 0; i < n; i++)
                 wide[i] = row[i];
-            rotate_row(wide, n);
+            lkvi_rotate_wide(wide, n);
             for (uint32_t i = 0; i < n; i++)
                 row[i] = (float)wide[i];
         }
@@ -188,6 +189,11 @@ static lkv_status weights_check(const lkv_context *ctx, const lkv_model_desc *m,
 {
     LKV_TRY(lkvi_model_check(m));
     LKV_TRY(lkvi_flags_check(d->flags, LKV_WEIGHTS_ROTATE, "weights flags"));
+    if (d->key_up)
+        return lkvi_projector_check(ctx, m, d);
+    if (d->value_up || d->key_down || d->value_down)
+        return lkvi_fail(LKV_E_INVALID, "key_up is NULL with another matrix of a projector; "
+                                        "need key_up and value_up");
     if ((d->flags & LKV_WEIGHTS_ROTATE) && (m->latent_dim & (m->latent_dim - 1)))
         return lkvi_fail(LKV_E_INVALID, "latent_dim is %u; LKV_WEIGHTS_ROTATE needs a power of two",
                          m->latent_dim);
@@ -216,8 +222,10 @@ lkv_status lkv_weights_create(lkv_context *ctx, const lkv_model_desc *given_mode
                                          .num_heads = model.num_heads,
                                          .nope_dim = model.nope_dim,
                                          .v_dim = model.v_dim,
-                                         .latent_dim = model.latent_dim};
-    lkv_status status = weights_build(w, &desc);
+                                         .latent_dim = model.latent_dim,
+                                         .num_matrices = model.num_heads,
+                                         .value_latent = model.latent_dim};
+    lkv_status status = desc.key_up ? lkvi_projector_build(w, &desc) : weights_build(w, &desc);
     if (status != LKV_OK) {
         weights_destroy(w);
         return status;

@@ -1,5 +1,6 @@
 /* POD parameters of projection and attention: checked by api/, then trusted by every backend.
- * Device pointers unless said. T query rows, H heads, L latent, R rope, N nope, V value dims. */
+ * Device pointers unless said. T query rows, H heads, G KV heads, L latent, L_v a value's latent (L
+ * for MLA), R rope, N nope, V value dims. */
 #ifndef LKVI_ATTENTION_PARAMS_H
 #define LKVI_ATTENTION_PARAMS_H
 
@@ -16,19 +17,24 @@ struct lkvi_heads { /* a 3-D view [T, H, D]; strides in elements, innermost 1 */
     uint32_t reserved;
 };
 
-/* Compute form of one layer's kv_b_proj. Rotation is already folded in where asked. */
+/* Compute form of one layer's kv_b_proj, or of a projector: the same with a matrix for each KV head
+ * in place of each query head. Rotation is already folded in where asked. */
 struct lkvi_weights_view {
-    const void *w_uk; /* [H, N, L] */
-    const void *w_uv; /* [H, V, L] */
+    const void *w_uk; /* [K, N, L], K = num_matrices: H, or G of a projector */
+    const void *w_uv; /* [K, V, L_v] */
     uint32_t dtype;
     uint32_t num_heads, nope_dim, v_dim, latent_dim;
+    uint32_t num_matrices;
+    uint32_t value_latent; /* L_v */
     uint32_t reserved;
+    const void *key_down;   /* [K, N, L] of a projector that appends, else NULL; not rotated */
+    const void *value_down; /* [K, V, L_v] */
 };
 
 struct lkvi_project_params {
     struct lkvi_weights_view weights;
     uint64_t num_tokens;
-    struct lkvi_heads in, out; /* q: [T, H, N] -> [T, H, L]; out: [T, H, L] -> [T, H, V] */
+    struct lkvi_heads in, out; /* q: [T, H, N] -> [T, H, L]; out: [T, H, L_v] -> [T, H, V] */
     uint32_t to_value;         /* 0: q absorb, 1: output */
     uint32_t reserved;
 };
@@ -74,6 +80,26 @@ struct lkvi_attend_params {
     uint64_t workspace_bytes;
     double scale;
     uint32_t checked;
+    uint32_t reserved;
+};
+
+/* Tokens of a LATENT_GQA pool. */
+struct lkvi_append_heads_params {
+    struct lkvi_store store;
+    struct lkvi_weights_view weights; /* key_down NULL: latents are given */
+    uint64_t num_tokens;
+    struct lkvi_heads key, value; /* [T, G, N], [T, G, V]; latents: [T, G, L], [T, G, L_v] */
+    const int64_t *slots;
+    uint32_t checked;
+    uint32_t reserved;
+};
+
+struct lkvi_gather_heads_params {
+    struct lkvi_store store;
+    uint64_t num_tokens;
+    const int64_t *slots;
+    struct lkvi_heads key, value; /* out [T, G, L], [T, G, L_v]; data may be NULL */
+    uint32_t unrotate;
     uint32_t reserved;
 };
 

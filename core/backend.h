@@ -21,8 +21,10 @@ struct lkvi_plan_params;
 struct lkvi_batch_view;
 struct lkvi_attend_params;
 struct lkvi_merge_params;
+struct lkvi_append_heads_params;
+struct lkvi_gather_heads_params;
 
-enum { LKVI_BACKEND_ABI = 1 };
+enum { LKVI_BACKEND_ABI = 2 };
 
 /* What the core gives a backend: its only way to speak. */
 struct lkvi_host {
@@ -64,6 +66,10 @@ struct lkvi_backend {
                               const struct lkvi_batch_view *batch, void *workspace, void *stream);
     lkv_status (*attend)(void *state, const struct lkvi_attend_params *p, void *stream);
     lkv_status (*merge)(void *state, const struct lkvi_merge_params *p, void *stream);
+
+    /* LATENT_GQA pools; both NULL: not supported */
+    lkv_status (*append_heads)(void *state, const struct lkvi_append_heads_params *p, void *stream);
+    lkv_status (*gather_heads)(void *state, const struct lkvi_gather_heads_params *p, void *stream);
 };
 
 /* The one symbol of liblatentkv_cuda.so. */

@@ -2,6 +2,8 @@
  *
  *   | codes, padded to 16 | scales, padded to 16 | rope as bf16, padded to 16 |
  *
+ * and, of a LATENT_GQA token, two such records without rope a KV head, in a row.
+ *
  * In: the descriptor's format, flags and dimensions, which are checked here. Out: struct
  * lkvi_record, the one place from which every codec and kernel takes its offsets. */
 #include "quant/record.h"
@@ -9,6 +11,7 @@
 #include "core/status.h"
 
 enum { SECTION_ALIGN = 16, FP8_GROUP = 128, NVFP4_GROUP = 16, OUTER_BYTES = 16 };
+enum { MAX_KV_HEADS = 256, MAX_HEAD_LATENT = 1024 };
 
 static uint32_t pad(uint32_t bytes)
 {
@@ -79,31 +82,91 @@ static lkv_status check_format(const lkv_pool_desc *desc)
     if (refused)
         return lkvi_fail(LKV_E_INVALID, "encode_flags has 0x%x; format %u takes only flags of 0x%x",
                          refused, desc->format, allowed_flags(desc->format));
-    if (desc->kind == LKV_KIND_LATENT_GQA)
-        return lkvi_fail(LKV_E_UNSUPPORTED,
-                         "kind is LKV_KIND_LATENT_GQA; this release stores LKV_KIND_MLA records");
-    if (desc->kind != LKV_KIND_MLA)
-        return lkvi_fail(LKV_E_INVALID, "kind is %u; need LKV_KIND_MLA (0)", desc->kind);
-    if (desc->num_kv_heads > 1)
+    return LKV_OK;
+}
+
+static lkv_status check_head_latent(const lkv_pool_desc *desc, const char *name, uint32_t latent)
+{
+    if (latent == 0 || latent % 16 != 0 || latent > MAX_HEAD_LATENT)
+        return lkvi_fail(LKV_E_INVALID,
+                         "%s is %u; LKV_KIND_LATENT_GQA needs a multiple of 16, at most %d", name,
+                         latent, MAX_HEAD_LATENT);
+    if ((desc->encode_flags & LKV_ENCODE_ROTATE) && (latent & (latent - 1)) != 0)
+        return lkvi_fail(LKV_E_INVALID, "%s is %u; LKV_ENCODE_ROTATE needs a power of two", name,
+                         latent);
+    return LKV_OK;
+}
+
+static lkv_status check_kind(const lkv_pool_desc *desc)
+{
+    if (desc->kind > LKV_KIND_LATENT_GQA)
+        return lkvi_fail(LKV_E_INVALID,
+                         "kind is %u; need LKV_KIND_MLA (0) or LKV_KIND_LATENT_GQA (1)",
+                         desc->kind);
+    if (desc->kind == LKV_KIND_MLA && desc->num_kv_heads > 1)
         return lkvi_fail(LKV_E_INVALID, "num_kv_heads is %u; LKV_KIND_MLA needs 0 or 1",
                          desc->num_kv_heads);
-    return LKV_OK;
+    if (desc->kind == LKV_KIND_MLA && desc->value_latent_dim)
+        return lkvi_fail(LKV_E_INVALID, "value_latent_dim is %u; LKV_KIND_MLA needs 0",
+                         desc->value_latent_dim);
+    if (desc->kind == LKV_KIND_MLA)
+        return LKV_OK;
+    if (desc->num_kv_heads < 1 || desc->num_kv_heads > MAX_KV_HEADS)
+        return lkvi_fail(LKV_E_INVALID, "num_kv_heads is %u; LKV_KIND_LATENT_GQA needs 1 to %d",
+                         desc->num_kv_heads, MAX_KV_HEADS);
+    if (desc->rope_dim)
+        return lkvi_fail(LKV_E_INVALID, "rope_dim is %u; LKV_KIND_LATENT_GQA needs 0",
+                         desc->rope_dim);
+    LKV_TRY(check_head_latent(desc, "latent_dim", desc->latent_dim));
+    return desc->value_latent_dim
+               ? check_head_latent(desc, "value_latent_dim", desc->value_latent_dim)
+               : LKV_OK;
+}
+
+/* The sections of one latent, from its first byte. */
+static void set_latent(struct lkvi_record *r, uint32_t latent)
+{
+    r->latent_dim = latent;
+    r->codes_bytes = codes_bytes(r->format, latent);
+    r->scales_bytes = scales_bytes(r->format, latent);
+    r->scales_offset = r->codes_offset + r->codes_bytes;
+    r->rope_offset = r->scales_offset + r->scales_bytes;
 }
 
 lkv_status lkvi_record_layout(const lkv_pool_desc *desc, struct lkvi_record *out)
 {
     LKV_TRY(check_format(desc));
+    LKV_TRY(check_kind(desc));
     LKV_TRY(check_dims(desc));
     struct lkvi_record r = {.format = desc->format,
                             .encode_flags = desc->encode_flags,
-                            .latent_dim = desc->latent_dim,
                             .rope_dim = desc->rope_dim,
-                            .codes_bytes = codes_bytes(desc->format, desc->latent_dim),
-                            .scales_bytes = scales_bytes(desc->format, desc->latent_dim),
-                            .rope_bytes = pad(desc->rope_dim * 2)};
-    r.scales_offset = r.codes_offset + r.codes_bytes;
-    r.rope_offset = r.scales_offset + r.scales_bytes;
-    r.bytes = r.rope_offset + r.rope_bytes;
+                            .rope_bytes = pad(desc->rope_dim * 2),
+                            .kind = desc->kind,
+                            .kv_heads = 1,
+                            .value_dim = desc->latent_dim};
+    set_latent(&r, desc->latent_dim);
+    r.head_bytes = r.rope_offset + r.rope_bytes;
+    if (desc->kind == LKV_KIND_LATENT_GQA) {
+        r.kv_heads = desc->num_kv_heads;
+        r.value_dim = desc->value_latent_dim ? desc->value_latent_dim : desc->latent_dim;
+        r.value_offset = r.head_bytes;
+        r.head_bytes +=
+            codes_bytes(desc->format, r.value_dim) + scales_bytes(desc->format, r.value_dim);
+    }
+    r.bytes = r.kv_heads * r.head_bytes;
     *out = r;
     return LKV_OK;
+}
+
+struct lkvi_store lkvi_store_part(const struct lkvi_store *store, uint32_t kv_head,
+                                  uint32_t is_value)
+{
+    struct lkvi_store part = *store;
+    part.base += (uint64_t)kv_head * store->record.head_bytes;
+    if (is_value) {
+        part.base += store->record.value_offset;
+        set_latent(&part.record, store->record.value_dim);
+    }
+    return part;
 }

@@ -21,7 +21,14 @@ struct lkvi_record {
     uint32_t codes_offset, codes_bytes;
     uint32_t scales_offset, scales_bytes;
     uint32_t rope_offset, rope_bytes;
-    uint32_t bytes;
+    uint32_t bytes; /* from token to token */
+    uint32_t kind;  /* LKV_KIND_* */
+    /* LATENT_GQA: | head 0: key, value | head 1: ... |, each a record without a rope part; the
+     * fields above are head 0's key. MLA: one head, whose value is the latent. */
+    uint32_t kv_heads;
+    uint32_t value_dim;    /* L_v */
+    uint32_t value_offset; /* from a head's key to its value */
+    uint32_t head_bytes;
 };
 lkv_status lkvi_record_layout(const lkv_pool_desc *desc, struct lkvi_record *out);
 
@@ -48,6 +55,10 @@ struct lkvi_store {
     float fixed_outer; /* with LKV_ENCODE_NVFP4_FIXED_OUTER */
     uint32_t reserved;
 };
+/* The key latents, or the value latents, of one KV head as a store of their own: what codecs and
+ * row loops of a single latent work on. */
+struct lkvi_store lkvi_store_part(const struct lkvi_store *store, uint32_t kv_head,
+                                  uint32_t is_value);
 
 #ifdef __cplusplus
 }

@@ -48,20 +48,22 @@ struct place {
 static struct place place_of(const struct lkvi_attend_env *env, const struct lkvi_cpu_unit *unit,
                              uint32_t row)
 {
-    uint64_t heads = env->p->plan.num_heads, at = unit->first_row + row;
-    return (struct place){unit->first_token + at / heads, (uint32_t)(at % heads)};
+    uint64_t heads = lkvi_plan_heads(&env->p->plan), at = unit->first_row + row;
+    return (struct place){unit->first_token + at / heads,
+                          (uint32_t)(unit->kv_head * heads + at % heads)};
 }
 
-/* Rows begin + i, begin + i + H, ... of a chunk are one head's: i < min(H, count). */
+/* Rows begin + i, begin + i + H', ... of a chunk are one head's: i < min(H', count), H' the heads
+ * that share keys. */
 static uint32_t rows_of_head(const struct chunk *c, uint32_t i)
 {
-    uint32_t heads = c->env->p->plan.num_heads;
+    uint32_t heads = lkvi_plan_heads(&c->env->p->plan);
     return (c->count - i + heads - 1) / heads;
 }
 
 static uint32_t heads_of(const struct chunk *c)
 {
-    uint32_t heads = c->env->p->plan.num_heads;
+    uint32_t heads = lkvi_plan_heads(&c->env->p->plan);
     return c->count < heads ? c->count : heads;
 }
 
@@ -71,7 +73,7 @@ static void absorb_task(void *arg, uint64_t index, uint32_t worker)
 {
     struct chunk c = chunk_of(arg, index, worker);
     const struct lkvi_attend_params *p = c.env->p;
-    uint32_t nope = p->plan.nope_dim, heads = p->plan.num_heads,
+    uint32_t nope = p->plan.nope_dim, heads = lkvi_plan_heads(&p->plan),
              latent = p->store.record.latent_dim;
     float *rows = c.scratch;
     struct lkvi_project job = {c.env->micro, &p->weights, rows + LKVI_CHUNK_ROWS * nope};
@@ -132,14 +134,14 @@ static struct lkvi_queries slot_queries(const struct lkvi_attend_env *env,
                                         const struct lkvi_cpu_unit *unit, uint32_t slot,
                                         const float *packed)
 {
-    uint32_t latent = env->p->store.record.latent_dim, rope = env->p->store.record.rope_dim;
-    float *out = slot_of(env, slot), *state = out + (uint64_t)env->layout.group_rows * latent;
+    const struct lkvi_record *r = &env->p->store.record;
+    float *out = slot_of(env, slot), *state = out + (uint64_t)env->layout.group_rows * r->value_dim;
     return (struct lkvi_queries){.num_rows = unit->num_rows,
                                  .num_cols = (uint32_t)lkvi_round16(unit->num_rows),
-                                 .key_dim = latent + rope,
+                                 .key_dim = r->latent_dim + r->rope_dim,
                                  .by_rows = unit->num_rows <= LKVI_DOT_ROWS,
-                                 .value_dim = latent,
-                                 .num_heads_a_token = env->p->plan.num_heads,
+                                 .value_dim = r->value_dim,
+                                 .num_heads_a_token = lkvi_plan_heads(&env->p->plan),
                                  .first_row = unit->first_row,
                                  .first_limit = (int64_t)unit->seq_len - unit->q_len + 1,
                                  .packed = packed,
@@ -156,7 +158,7 @@ static void item_task(void *arg, uint64_t index, uint32_t worker)
     struct lkvi_cpu_item item = wave->items[index];
     const struct lkvi_cpu_unit *unit = &wave->units[item.unit];
     struct lkvi_tile_scratch scratch;
-    uint64_t dims = env->p->store.record.latent_dim + env->p->store.record.rope_dim;
+    uint64_t dims = lkvi_row_floats(&env->p->store.record);
     float *rows = lkvi_tile_scratch(env, worker, &scratch);
     float *row = rows + LKVI_TILE_KEYS * dims, *packed = row + lkvi_round16(dims);
     struct lkvi_queries q = slot_queries(env, unit, unit->slot + item.split, packed);
@@ -169,12 +171,12 @@ static void item_task(void *arg, uint64_t index, uint32_t worker)
     for (int64_t at = begin; at < end; at += LKVI_TILE_KEYS) {
         struct lkvi_tile tile = {
             .keys = rows,
-            .values = rows,
+            .values = rows + lkvi_row_value_at(&env->p->store.record),
             .key_stride = dims,
             .value_stride = dims,
             .first_key = (uint32_t)at,
             .count = (uint32_t)(end - at < LKVI_TILE_KEYS ? end - at : LKVI_TILE_KEYS)};
-        tile.bias = lkvi_tile_load(env, unit->seq, tile.first_key, tile.count, rows, scratch.bias);
+        tile.bias = lkvi_tile_load(env, unit, tile.first_key, tile.count, rows, scratch.bias);
         lkvi_tile_attend(env->micro, (float)env->p->scale, &q, &tile, &scratch);
     }
 }
@@ -209,7 +211,7 @@ static struct joined join_sums(const struct lkvi_attend_env *env, const struct l
 static void merge_row(const struct lkvi_attend_env *env, const struct lkvi_cpu_unit *unit,
                       uint32_t row, float *out)
 {
-    uint32_t latent = env->p->store.record.latent_dim;
+    uint32_t latent = env->p->store.record.value_dim;
     struct joined all = join_sums(env, unit, row);
     struct place at = place_of(env, unit, row);
     memset(out, 0, latent * sizeof(float));
@@ -228,7 +230,7 @@ static void merge_row(const struct lkvi_attend_env *env, const struct lkvi_cpu_u
 static void put_latents(const struct chunk *c, const float *rows)
 {
     const struct lkvi_attend_params *p = c->env->p;
-    uint32_t latent = p->store.record.latent_dim;
+    uint32_t latent = p->store.record.value_dim;
     for (uint32_t i = 0; i < c->count; i++) {
         struct place at = place_of(c->env, c->unit, c->begin + i);
         c->env->ops->store(rows + (uint64_t)i * latent, latent, p->out.dtype,
@@ -239,7 +241,8 @@ static void put_latents(const struct chunk *c, const float *rows)
 static void put_values(const struct chunk *c, const float *rows, float *scratch)
 {
     const struct lkvi_attend_params *p = c->env->p;
-    uint32_t latent = p->store.record.latent_dim, heads = p->plan.num_heads, dim = p->plan.v_dim;
+    uint32_t latent = p->store.record.value_dim, heads = lkvi_plan_heads(&p->plan);
+    uint32_t dim = p->plan.v_dim;
     float *values = scratch;
     struct lkvi_project job = {c->env->micro, &p->weights, values + LKVI_CHUNK_ROWS * dim};
     for (uint32_t i = 0; i < heads_of(c); i++) {
@@ -259,9 +262,9 @@ static void merge_task(void *arg, uint64_t index, uint32_t worker)
     const struct lkvi_plan_params *plan = &c.env->p->plan;
     float *rows = c.scratch;
     for (uint32_t i = 0; i < c.count; i++)
-        merge_row(c.env, c.unit, c.begin + i, rows + (uint64_t)i * plan->record.latent_dim);
+        merge_row(c.env, c.unit, c.begin + i, rows + (uint64_t)i * plan->record.value_dim);
     if (plan->out_form == LKV_OUT_HEAD)
-        put_values(&c, rows, rows + LKVI_CHUNK_ROWS * plan->record.latent_dim);
+        put_values(&c, rows, rows + LKVI_CHUNK_ROWS * plan->record.value_dim);
     else
         put_latents(&c, rows);
 }

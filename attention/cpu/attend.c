@@ -33,7 +33,7 @@ lkv_status lkvi_cpu_plan_update(void *state, const struct lkvi_plan_params *plan
 /* Rows without a key: out 0, lse -infinity, entropy 0. */
 static void clear_rows(const struct lkvi_attend_params *p, uint64_t first, uint32_t count)
 {
-    uint32_t latent = p->store.record.latent_dim, heads = p->plan.num_heads;
+    uint32_t latent = p->store.record.value_dim, heads = p->plan.num_heads;
     uint64_t dim = p->plan.out_form == LKV_OUT_HEAD ? p->plan.v_dim : latent;
     for (uint64_t row = 0; row < (uint64_t)count * heads; row++) {
         uint64_t token = first + row / heads;
@@ -69,16 +69,18 @@ static void add_unit(struct lkvi_wave *wave, const struct lkvi_cpu_unit *unit)
 
 static void add_sequence(struct lkvi_wave *wave, struct lkvi_cpu_unit unit)
 {
-    uint32_t heads = wave->env->p->plan.num_heads;
+    const struct lkvi_plan_params *plan = &wave->env->p->plan;
+    uint32_t heads = lkvi_plan_heads(plan);
     struct lkvi_cpu_split split = lkvi_cpu_split(unit.q_len, unit.seq_len, heads);
     uint64_t rows = (uint64_t)unit.q_len * heads;
     unit.num_splits = split.num_splits;
     unit.split_keys = split.keys;
-    for (uint64_t row = 0; row < rows; row += LKVI_GROUP_ROWS) {
-        unit.first_row = row;
-        unit.num_rows = (uint32_t)(rows - row < LKVI_GROUP_ROWS ? rows - row : LKVI_GROUP_ROWS);
-        add_unit(wave, &unit);
-    }
+    for (unit.kv_head = 0; unit.kv_head < plan->record.kv_heads; unit.kv_head++)
+        for (uint64_t row = 0; row < rows; row += LKVI_GROUP_ROWS) {
+            unit.first_row = row;
+            unit.num_rows = (uint32_t)(rows - row < LKVI_GROUP_ROWS ? rows - row : LKVI_GROUP_ROWS);
+            add_unit(wave, &unit);
+        }
 }
 
 static void attend_sequence(struct lkvi_wave *wave, uint32_t seq, struct lkvi_fault_sink *sink)

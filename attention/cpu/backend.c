@@ -98,4 +98,6 @@ const struct lkvi_backend lkvi_backend_cpu = {
     .plan_update = lkvi_cpu_plan_update,
     .attend = lkvi_cpu_attend,
     .merge = lkvi_cpu_merge,
+    .append_heads = lkvi_cpu_append_heads,
+    .gather_heads = lkvi_cpu_gather_heads,
 };

@@ -15,5 +15,9 @@ lkv_status lkvi_cpu_plan_update(void *state, const struct lkvi_plan_params *plan
                                 const struct lkvi_batch_view *batch, void *workspace, void *stream);
 lkv_status lkvi_cpu_attend(void *state, const struct lkvi_attend_params *p, void *stream);
 lkv_status lkvi_cpu_merge(void *state, const struct lkvi_merge_params *p, void *stream);
+lkv_status lkvi_cpu_append_heads(void *state, const struct lkvi_append_heads_params *p,
+                                 void *stream);
+lkv_status lkvi_cpu_gather_heads(void *state, const struct lkvi_gather_heads_params *p,
+                                 void *stream);
 
 #endif

@@ -114,7 +114,7 @@ static void decompress(const struct work *w, struct lkvi_tile *tile)
 {
     uint64_t dims = w->latent + w->rope;
     tile->bias =
-        lkvi_tile_load(w->env, w->seq->seq, tile->first_key, tile->count, w->latents, w->tile.bias);
+        lkvi_tile_load(w->env, w->seq, tile->first_key, tile->count, w->latents, w->tile.bias);
     struct lkvi_gemm g = {.rows = tile->count,
                           .cols = (uint32_t)(w->value + lkvi_round16(w->nope)),
                           .depth = (uint32_t)w->latent,

@@ -49,18 +49,18 @@ uint64_t lkvi_decompressed_floats(const struct lkvi_plan_params *p)
 
 static uint64_t absorbed_floats(const struct lkvi_plan_params *p, uint64_t group_rows)
 {
-    uint64_t dims = p->record.latent_dim + p->record.rope_dim;
+    uint64_t dims = lkvi_row_floats(&p->record), value = p->record.value_dim;
     uint64_t items = lkvi_round16(dims) * (LKVI_TILE_KEYS + group_rows + 1);
-    uint64_t project = lkvi_project_floats(p->record.latent_dim, p->nope_dim, p->v_dim) +
-                       (uint64_t)LKVI_CHUNK_ROWS * p->record.latent_dim;
+    uint32_t latent = (uint32_t)larger(p->record.latent_dim, value);
+    uint64_t project = lkvi_project_floats(latent, p->nope_dim, p->v_dim) + LKVI_CHUNK_ROWS * value;
     return larger(items, project);
 }
 
 /* Slots for every unit that a batch could have, but no more than keep the threads busy. */
 static uint32_t slots_for(const struct lkvi_plan_params *p, uint32_t workers)
 {
-    uint64_t rows = (uint64_t)p->max_tokens * p->num_heads;
-    uint64_t units = parts(rows, LKVI_GROUP_ROWS) + p->max_seqs;
+    uint64_t rows = (uint64_t)p->max_tokens * lkvi_plan_heads(p);
+    uint64_t units = (parts(rows, LKVI_GROUP_ROWS) + p->max_seqs) * p->record.kv_heads;
     uint64_t splits = lkvi_cpu_split(1, p->max_seq_len, 1).num_splits;
     return (uint32_t)smaller(units * splits, larger(LKVI_SPLITS_MAX, 4 * (uint64_t)workers));
 }
@@ -75,13 +75,13 @@ static uint64_t region(uint64_t *total, uint64_t bytes)
 void lkvi_cpu_layout(const struct lkvi_plan_params *p, uint32_t num_workers,
                      struct lkvi_cpu_layout *out)
 {
-    uint64_t rows = (uint64_t)p->max_q_len * p->num_heads, latent = p->record.latent_dim;
+    uint64_t rows = (uint64_t)p->max_q_len * lkvi_plan_heads(p), latent = p->record.latent_dim;
     uint64_t group = smaller(LKVI_GROUP_ROWS, lkvi_round16(rows));
     uint64_t shared = (uint64_t)LKVI_TILE_KEYS * (LKVI_GROUP_ROWS + 1) + 2 * LKVI_GROUP_ROWS;
     *out = (struct lkvi_cpu_layout){.group_rows = (uint32_t)group,
                                     .num_slots = slots_for(p, num_workers),
                                     .num_workers = num_workers,
-                                    .slot_floats = group * (latent + 3),
+                                    .slot_floats = group * (p->record.value_dim + 3),
                                     .query_floats = p->q_form == LKV_Q_HEAD ? group * latent : 0};
     out->worker_floats = lkvi_round16(shared) + lkvi_round16(larger(absorbed_floats(p, group),
                                                                     lkvi_decompressed_floats(p)));

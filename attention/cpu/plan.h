@@ -1,7 +1,8 @@
 /* How a batch becomes work on the CPU. In: the plan's maxima, then lengths. Out: the workspace's
  * layout; for each wave, units and items.
  *
- *   unit   up to 128 query rows (token, head) of one sequence
+ *   unit   up to 128 query rows (token, head) of one sequence whose heads share keys: all heads of
+ *          MLA, those of one KV head of LATENT_GQA
  *   item   a unit and a range of its keys: one task, one partial result (slot)
  *   wave   units whose slots fit the workspace at once: absorb -> items -> merge
  *
@@ -25,7 +26,7 @@ enum {
 struct lkvi_cpu_layout {
     uint32_t group_rows; /* of a slot: 128 or the plan's most rows, a multiple of 16 */
     uint32_t num_slots, num_workers;
-    uint64_t slot_floats;  /* [group_rows, L] out, then max, sum, moment [group_rows] */
+    uint64_t slot_floats;  /* [group_rows, L_v] out, then max, sum, moment [group_rows] */
     uint64_t query_floats; /* absorbed queries of a unit [group_rows, L]; 0: given absorbed */
     uint64_t worker_floats;
     uint64_t units_at, items_at, slots_at, queries_at, workers_at, total; /* bytes */
@@ -35,7 +36,8 @@ struct lkvi_cpu_unit {
     uint32_t seq, seq_len, q_len;
     uint32_t num_rows, num_splits, split_keys;
     uint32_t slot;        /* first; one a split */
-    uint32_t first_row;   /* token * H + head, token counted inside the sequence */
+    uint32_t first_row;   /* token * shared heads + head of them, token counted in the sequence */
+    uint32_t kv_head;     /* 0 for MLA */
     uint64_t first_token; /* the sequence's first row of the batch */
 };
 
@@ -47,6 +49,7 @@ struct lkvi_cpu_split {
     uint32_t num_splits, keys; /* keys a multiple of the tile */
 };
 
+/* num_heads: those that share keys */
 struct lkvi_cpu_split lkvi_cpu_split(uint32_t q_len, uint32_t seq_len, uint32_t num_heads);
 void lkvi_cpu_layout(const struct lkvi_plan_params *p, uint32_t num_workers,
                      struct lkvi_cpu_layout *out);
@@ -55,9 +58,28 @@ uint64_t lkvi_decompressed_floats(const struct lkvi_plan_params *p);
 /* Floats that a projection of up to 64 rows needs. */
 uint64_t lkvi_project_floats(uint32_t latent, uint32_t nope, uint32_t value);
 
+/* Query heads that share keys. */
+static inline uint32_t lkvi_plan_heads(const struct lkvi_plan_params *p)
+{
+    return p->num_heads / p->record.kv_heads;
+}
+
+/* A tile's row: [ L | R ], the latent being the value too, or [ L | L_v ] of LATENT_GQA. */
+static inline uint32_t lkvi_row_floats(const struct lkvi_record *r)
+{
+    return r->latent_dim + (r->kind == LKV_KIND_MLA ? r->rope_dim : r->value_dim);
+}
+
+static inline uint32_t lkvi_row_value_at(const struct lkvi_record *r)
+{
+    return r->kind == LKV_KIND_MLA ? 0 : r->latent_dim;
+}
+
+/* LATENT_GQA never does: its latents are the smaller rows. */
 static inline int lkvi_plan_decompresses(const struct lkvi_plan_params *p, uint32_t q_len)
 {
-    return p->q_form == LKV_Q_HEAD && p->out_form == LKV_OUT_HEAD && q_len >= p->absorb_threshold;
+    return p->record.kind == LKV_KIND_MLA && p->q_form == LKV_Q_HEAD &&
+           p->out_form == LKV_OUT_HEAD && q_len >= p->absorb_threshold;
 }
 
 /* Query rows of sequence i. */

@@ -6,12 +6,15 @@
 #include "attention/cpu/plan.h"
 #include "attention/cpu/tile.h"
 
-/* W_UK[head] or W_UV[head], rows of L. The CPU's compute form is fp32, always. */
+/* W_UK[head] or W_UV[head]; query heads of one KV head share a projector's. The CPU's compute form
+ * is fp32, always. */
 static const float *head_weights(const struct lkvi_weights_view *w, uint32_t head,
                                  uint32_t to_value)
 {
-    uint64_t rows = to_value ? w->v_dim : w->nope_dim;
-    return (const float *)(to_value ? w->w_uv : w->w_uk) + head * rows * w->latent_dim;
+    uint64_t matrix = head / (w->num_heads / w->num_matrices);
+    if (to_value)
+        return (const float *)w->w_uv + matrix * w->v_dim * w->value_latent;
+    return (const float *)w->w_uk + matrix * w->nope_dim * w->latent_dim;
 }
 
 void lkvi_project_latent(const struct lkvi_project *job, uint32_t head, uint32_t n,
@@ -37,16 +40,16 @@ void lkvi_project_value(const struct lkvi_project *job, uint32_t head, uint32_t 
                         const float *latent, uint64_t latent_stride, float *value)
 {
     const struct lkvi_weights_view *w = job->weights;
-    uint64_t cols = lkvi_round16(n), dims = w->latent_dim;
+    uint64_t cols = lkvi_round16(n), dims = w->value_latent;
     float *packed = job->scratch, *turned = packed + cols * dims;
     for (uint64_t i = 0; i < cols; i++)
         for (uint64_t k = 0; k < dims; k++)
             packed[lkvi_packed_at(dims, k, i)] = i < n ? latent[i * latent_stride + k] : 0.0f;
     struct lkvi_gemm g = {.rows = w->v_dim,
                           .cols = (uint32_t)cols,
-                          .depth = w->latent_dim,
+                          .depth = w->value_latent,
                           .a = head_weights(w, head, 1),
-                          .a_row = w->latent_dim,
+                          .a_row = w->value_latent,
                           .a_depth = 1,
                           .b = packed,
                           .b_depth = LKVI_PANEL,
@@ -71,9 +74,9 @@ struct job {
 
 static uint64_t worker_floats(const struct lkvi_weights_view *w)
 {
-    uint64_t wide = w->latent_dim + (w->nope_dim > w->v_dim ? w->nope_dim : w->v_dim);
-    return lkvi_round16(lkvi_project_floats(w->latent_dim, w->nope_dim, w->v_dim) +
-                        LKVI_TILE_KEYS * wide);
+    uint32_t latent = w->latent_dim > w->value_latent ? w->latent_dim : w->value_latent;
+    uint64_t wide = latent + (w->nope_dim > w->v_dim ? w->nope_dim : w->v_dim);
+    return lkvi_round16(lkvi_project_floats(latent, w->nope_dim, w->v_dim) + LKVI_TILE_KEYS * wide);
 }
 
 static void project_task(void *arg, uint64_t index, uint32_t worker)
@@ -84,7 +87,7 @@ static void project_task(void *arg, uint64_t index, uint32_t worker)
     uint32_t head = (uint32_t)(index / job->blocks);
     uint64_t first = index % job->blocks * LKVI_TILE_KEYS, left = p->num_tokens - first;
     uint32_t n = left < LKVI_TILE_KEYS ? (uint32_t)left : LKVI_TILE_KEYS;
-    uint32_t in_dim = p->to_value ? w->latent_dim : w->nope_dim;
+    uint32_t in_dim = p->to_value ? w->value_latent : w->nope_dim;
     uint32_t out_dim = p->to_value ? w->v_dim : w->latent_dim;
     float *in = job->scratch + worker * job->worker_floats, *out = in + (uint64_t)n * in_dim;
     const struct lkvi_row_ops *ops = lkvi_row_ops_get(job->ctx->isa);

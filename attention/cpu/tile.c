@@ -109,36 +109,50 @@ void lkvi_tile_attend(const struct lkvi_micro *micro, float scale, const struct 
     micro->gemm(&value);
 }
 
+static void decode_run(const struct lkvi_attend_env *env, const struct lkvi_store *store,
+                       uint64_t id, uint32_t key, uint32_t count, float *rows)
+{
+    lkvi_decode_rows(store, env->ctx->isa, store->base + id * store->block_stride,
+                     key % store->tokens_per_block, count, rows,
+                     lkvi_row_floats(&env->p->store.record));
+}
+
 /* A run of keys inside one block. */
-static uint32_t load_run(const struct lkvi_attend_env *env, uint32_t seq, uint32_t key,
-                         uint32_t count, float *rows)
+static uint32_t load_run(const struct lkvi_attend_env *env, const struct lkvi_cpu_unit *unit,
+                         uint32_t key, uint32_t count, float *rows)
 {
     const struct lkvi_store *store = &env->p->store;
     const struct lkvi_batch_view *batch = &env->p->batch;
-    uint32_t dims = store->record.latent_dim + store->record.rope_dim;
-    int32_t id =
-        batch->block_table[seq * batch->block_table_stride + key / store->tokens_per_block];
+    uint64_t entry = unit->seq * batch->block_table_stride + key / store->tokens_per_block;
+    int32_t id = batch->block_table[entry];
     if (id < 0 || (uint64_t)id >= store->num_blocks) {
-        memset(rows, 0, (uint64_t)count * dims * sizeof(float));
+        memset(rows, 0, (uint64_t)count * lkvi_row_floats(&store->record) * sizeof(float));
         return 0;
     }
-    lkvi_decode_rows(store, env->ctx->isa, store->base + (uint64_t)id * store->block_stride,
-                     key % store->tokens_per_block, count, rows, dims);
+    if (store->record.kind == LKV_KIND_MLA) {
+        decode_run(env, store, (uint64_t)id, key, count, rows);
+        return 1;
+    }
+    for (uint32_t is_value = 0; is_value < 2; is_value++) {
+        struct lkvi_store part = lkvi_store_part(store, unit->kv_head, is_value);
+        decode_run(env, &part, (uint64_t)id, key, count,
+                   rows + (is_value ? lkvi_row_value_at(&store->record) : 0));
+    }
     return 1;
 }
 
-const float *lkvi_tile_load(const struct lkvi_attend_env *env, uint32_t seq, uint32_t first,
-                            uint32_t count, float *rows, float *bias)
+const float *lkvi_tile_load(const struct lkvi_attend_env *env, const struct lkvi_cpu_unit *unit,
+                            uint32_t first, uint32_t count, float *rows, float *bias)
 {
     const struct lkvi_attend_params *p = env->p;
-    uint32_t dims = p->store.record.latent_dim + p->store.record.rope_dim;
+    uint32_t dims = lkvi_row_floats(&p->store.record);
     uint32_t per_block = p->store.tokens_per_block, used = p->bias != NULL;
     for (uint32_t i = 0; i < count; i++)
-        bias[i] = p->bias ? p->bias[(int64_t)seq * p->bias_stride + first + i] : 0.0f;
+        bias[i] = p->bias ? p->bias[(int64_t)unit->seq * p->bias_stride + first + i] : 0.0f;
     for (uint32_t done = 0, run; done < count; done += run) {
         uint32_t key = first + done, room = per_block - key % per_block;
         run = count - done < room ? count - done : room;
-        if (load_run(env, seq, key, run, rows + (uint64_t)done * dims))
+        if (load_run(env, unit, key, run, rows + (uint64_t)done * dims))
             continue;
         used = 1;
         for (uint32_t i = done; i < done + run; i++)

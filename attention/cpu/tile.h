@@ -55,11 +55,11 @@ int64_t lkvi_queries_end(const struct lkvi_queries *q);
 void lkvi_tile_attend(const struct lkvi_micro *micro, float scale, const struct lkvi_queries *q,
                       const struct lkvi_tile *tile, const struct lkvi_tile_scratch *scratch);
 
-/* Dequantises keys [first, first + count) of sequence seq to rows of L + R floats, zero where the
- * table names no block. Returns the tile's bias: the caller's values, -infinity for keys that are
- * not there; NULL when there is neither. */
-const float *lkvi_tile_load(const struct lkvi_attend_env *env, uint32_t seq, uint32_t first,
-                            uint32_t count, float *rows, float *bias);
+/* Dequantises keys [first, first + count) of a unit's sequence and KV head to rows of
+ * lkvi_row_floats() floats, zero where the table names no block. Returns the tile's bias: the
+ * caller's values, -infinity for keys that are not there; NULL when there is neither. */
+const float *lkvi_tile_load(const struct lkvi_attend_env *env, const struct lkvi_cpu_unit *unit,
+                            uint32_t first, uint32_t count, float *rows, float *bias);
 
 /* lse and entropy of a finished row; sums in float64 so that splits may be joined first. */
 void lkvi_row_finish(const struct lkvi_attend_params *p, uint64_t token, uint32_t head, double max,

@@ -194,12 +194,20 @@ LKV_API const char *lkv_model_preset_name(uint32_t i);
 
 /* ---- pool ---- */
 
+/* Two kinds of pool.
+ *   MLA         one latent a token: key and value are the same row, beside the key's rope part.
+ *   LATENT_GQA  for each KV head, G of them, a key latent [L] and a value latent [L_v]: keys (after
+ *               RoPE) and values of grouped-query attention, each projected by a matrix that is
+ *               found offline (`lkv fit-projector`, docs/projector.md). Query head h reads KV head
+ *               h / (H / G). CUDA contexts refuse such pools: LKV_E_UNSUPPORTED.
+ * Low-rank caches of the second kind: Palu, arXiv 2407.21118. */
+enum { LKV_KIND_MLA = 0, LKV_KIND_LATENT_GQA = 1 };
+
 /* Latent blocks of one device and, if the library owns them, who holds which. Shareable between
  * threads; two appends at the same time must not name one slot, and nobody may read a slot that is
  * being written. */
 typedef struct lkv_pool lkv_pool;
 
-enum { LKV_KIND_MLA = 0, LKV_KIND_LATENT_GQA = 1 };
 enum { LKV_FORMAT_BF16 = 1, LKV_FORMAT_FP8 = 2, LKV_FORMAT_INT8 = 3, LKV_FORMAT_NVFP4 = 4 };
 enum {
     /* scale = amax / 127, zero = 0 */
@@ -236,10 +244,10 @@ typedef struct lkv_pool_desc {
     uint32_t owner;            /* LKV_OWNER_* */
     uint32_t flags;            /* LKV_POOL_* */
     uint32_t tokens_per_block; /* 16, 32, 64 or 128 */
-    uint32_t latent_dim;       /* multiple of 16, at most 4096 */
-    uint32_t rope_dim;         /* even, at most 256; may be 0 */
+    uint32_t latent_dim;       /* L: multiple of 16, at most 4096; LATENT_GQA: 1024 */
+    uint32_t rope_dim;         /* even, at most 256; may be 0; LATENT_GQA: 0 */
     uint32_t rope_style;       /* LKV_ROPE_*: part of the pool's identity */
-    uint32_t num_kv_heads;     /* LATENT_GQA; 0 or 1 for MLA */
+    uint32_t num_kv_heads;     /* LATENT_GQA: G, 1 to 256; 0 or 1 for MLA */
     uint32_t num_layers;
     uint32_t max_seqs; /* LIBRARY: live sequences at most, 0: 1024; cannot grow */
     /* N, blocks that can hold tokens. LIBRARY pools use N + 1 (block 0 is the filler: zero, never
@@ -263,7 +271,7 @@ typedef struct lkv_pool_desc {
     const lkv_plane_desc *planes;     /* [num_planes] host; copied */
     const uint8_t *model_fingerprint; /* [32] host, NULL: zeros. Enters every prefix key */
     uint32_t num_planes;              /* at most 8 */
-    uint32_t reserved;                /* 0 */
+    uint32_t value_latent_dim;        /* LATENT_GQA: L_v, as latent_dim; 0: L. MLA: 0 */
     uint64_t num_events;              /* of the ring, with POOL_EVENTS; 0: 16384. At most 2^24 */
     /* Blocks of the host tier, in pinned memory that latentkv allocates (with METADATA_ONLY: none):
      * swapped sequences and cached blocks that left the device. 0: no host tier. LIBRARY only. */
@@ -286,6 +294,10 @@ typedef struct lkv_block_info {
     uint64_t headroom_blocks; /* what can be lent */
     uint32_t alignment;       /* of memory, bytes */
     uint32_t format_version;
+    /* LATENT_GQA: the sections above are those of the first KV head's key; its value begins
+     * value_offset behind it, the next head's key head_bytes behind it. MLA: 0 and record_bytes. */
+    uint64_t value_offset;
+    uint64_t head_bytes;
 } lkv_block_info;
 
 /* Needs no context and allocates nothing. */
@@ -692,7 +704,8 @@ LKV_API lkv_status lkv_pool_metrics_text(lkv_pool *pool, const char *labels, cha
 
 /* ---- project: weights and RoPE ---- */
 
-/* W_UK and W_UV of one layer in the device's compute form. Immutable, shareable between threads. */
+/* W_UK and W_UV of one layer, or for LATENT_GQA its projector, in the device's compute form.
+ * Immutable, shareable between threads. */
 typedef struct lkv_weights lkv_weights;
 /* cos and sin tables, fp32. Immutable, shareable between threads. */
 typedef struct lkv_rope lkv_rope;
@@ -700,12 +713,20 @@ typedef struct lkv_rope lkv_rope;
 typedef struct lkv_weights_desc {
     size_t size;
     /* Device, [H * (nope + v), L] row-major as in checkpoints: of each head first the nope rows
-     * (W_UK), then the v rows (W_UV). F32, F16, BF16 or F8E4M3. Copied. */
+     * (W_UK), then the v rows (W_UV). F32, F16, BF16 or F8E4M3. Copied. NULL for a projector. */
     const lkv_tensor *kv_b_proj;
     /* Device, F8E4M3 only: fp32 [ceil(rows / 128), ceil(L / 128)] decode scales; else NULL. */
     const lkv_tensor *scales;
     uint32_t compute_dtype; /* LKV_DTYPE_*; 0: F32 on the CPU (its only one), BF16 on CUDA */
     uint32_t flags;         /* LKV_WEIGHTS_* */
+    /* A projector for LATENT_GQA pools: the model's nope is a key's whole dimension, its rope 0.
+     * Device, F32, F16 or BF16, copied: key_up [G, nope, L], value_up [G, v, L_v], and in the same
+     * shapes key_down and value_down, with which lkv_append projects; both NULL where the engine
+     * does. A key's latent is key . key_down; what it stands for is key_up . latent. */
+    const lkv_tensor *key_up;
+    const lkv_tensor *value_up;
+    const lkv_tensor *key_down;
+    const lkv_tensor *value_down;
 } lkv_weights_desc;
 enum {
     /* For pools with LKV_ENCODE_ROTATE: the rotation is folded into W_UK and W_UV, in float64. */
@@ -717,11 +738,13 @@ LKV_API lkv_status lkv_weights_create(lkv_context *ctx, const lkv_model_desc *mo
                                       const lkv_weights_desc *desc, lkv_weights **out);
 LKV_API void lkv_weights_release(lkv_weights *weights);
 
-/* q_latent[t, h, :] = q_nope[t, h, :] . W_UK[h]          q_nope [T, H, nope], q_latent [T, H, L] */
+/* q_latent[t, h, :] = q_nope[t, h, :] . W_UK[h]          q_nope [T, H, nope], q_latent [T, H, L]
+ * Of a projector W_UK[h] is key_up of the head's KV head. */
 LKV_API lkv_status lkv_project_q(const lkv_weights *weights, const lkv_tensor *q_nope,
                                  const lkv_tensor *q_latent, void *workspace,
                                  size_t workspace_bytes, void *stream);
-/* out[t, h, :] = W_UV[h] . o_latent[t, h, :]             o_latent [T, H, L], out [T, H, v] */
+/* out[t, h, :] = W_UV[h] . o_latent[t, h, :]             o_latent [T, H, L], out [T, H, v]
+ * Of a projector W_UV[h] is value_up of the head's KV head, and o_latent [T, H, L_v]. */
 LKV_API lkv_status lkv_project_out(const lkv_weights *weights, const lkv_tensor *o_latent,
                                    const lkv_tensor *out, void *workspace, size_t workspace_bytes,
                                    void *stream);
@@ -748,7 +771,8 @@ LKV_API lkv_status lkv_rotate(lkv_context *ctx, const lkv_tensor *in, const lkv_
 
 typedef struct lkv_append_args {
     size_t size;
-    /* Device, [T, L]: c_kv after kv_a_layernorm, or before it with norm_weight. */
+    /* Device, [T, L]: c_kv after kv_a_layernorm, or before it with norm_weight. LATENT_GQA: key
+     * latents [T, G, L]; with weights keys after RoPE, [T, G, nope]. */
     const lkv_tensor *latent;
     /* Device, [T, R]: k_pe after RoPE, or before it with rope_table. NULL if R is 0. */
     const lkv_tensor *rope;
@@ -763,14 +787,19 @@ typedef struct lkv_append_args {
     uint32_t layer;
     uint32_t flags;    /* LKV_APPEND_* */
     uint32_t reserved; /* 0 */
+    /* LATENT_GQA, which takes no rope, norm_weight or rope_table: value latents [T, G, L_v]; with
+     * weights values, [T, G, v]. */
+    const lkv_tensor *value;
+    /* LATENT_GQA: a projector with key_down and value_down; NULL: latents are given. */
+    const lkv_weights *weights;
 } lkv_append_args;
 enum {
     /* CPU: a fault of this call is returned as LKV_E_INVALID; all good rows are written. */
     LKV_APPEND_CHECKED = 1
 };
 
-/* Quantises T tokens into their records. Block 0 of a LIBRARY pool is out of range. Two rows must
- * not name one slot. */
+/* Quantises T tokens into their records; with weights projects them first, in fp32. Block 0 of a
+ * LIBRARY pool is out of range. Two rows must not name one slot. */
 LKV_API lkv_status lkv_append(lkv_pool *pool, const lkv_append_args *args, void *stream);
 
 /* ---- attend ---- */
@@ -780,7 +809,7 @@ typedef struct lkv_plan lkv_plan;
 
 /* q is absorbed already, [T, H, L], or as projected, [T, H, nope] (needs weights). */
 enum { LKV_Q_LATENT = 0, LKV_Q_HEAD = 1 };
-/* out is [T, H, L], or after W_UV, [T, H, v] (needs weights). */
+/* out is [T, H, L] (LATENT_GQA: [T, H, L_v]), or after W_UV, [T, H, v] (needs weights). */
 enum { LKV_OUT_LATENT = 0, LKV_OUT_HEAD = 1 };
 enum {
     /* Results are bitwise independent of the other sequences of the batch. */
@@ -790,7 +819,7 @@ enum {
 typedef struct lkv_plan_desc {
     size_t size;
     const lkv_pool *pool;        /* format, block size and dimensions; the plan holds it */
-    uint32_t num_heads;          /* H, 1..256 */
+    uint32_t num_heads;          /* H, 1..256; LATENT_GQA: a multiple of G */
     uint32_t max_seqs;           /* maxima over all batches that this plan will see */
     uint32_t max_tokens;         /* query rows T */
     uint32_t max_q_len;          /* of one sequence */
@@ -859,6 +888,7 @@ enum {
  *
  *   s = scale * (q . c + q_rope . k_rope) + bias     p = softmax(s)     out = sum p c
  *
+ * LATENT_GQA: in s, c is the key latent of the head's KV head; in out, its value latent.
  * Empty sequence: out 0, lse -inf, entropy 0. q_len > seq_len: those rows give the same and count a
  * fault. Softmax in fp32. Same inputs give bitwise same outputs on one kind of device. The pool may
  * be another than the plan's if it stores the same records in blocks of the same size. batch is the
@@ -876,6 +906,8 @@ typedef struct lkv_gather_args {
     const lkv_tensor *rope;   /* out [T, R], likewise */
     uint32_t layer;
     uint32_t flags; /* LKV_GATHER_* */
+    /* LATENT_GQA: out [T, G, L_v], likewise; latent is [T, G, L] then, and rope NULL. */
+    const lkv_tensor *value;
 } lkv_gather_args;
 enum {
     /* Rotated pools: do not rotate back. */

@@ -10,6 +10,7 @@
 #include "latentkv/latentkv.h"
 
 enum { L = 32, R = 16, H = 2, N = 8, V = 8, T = 4, BLOCK = 16, ARENA = 1 << 18, MAX_BLOCKS = 2000 };
+enum { G = 2, LV = 16 }; /* of the LATENT_GQA pool */
 
 struct input {
     const uint8_t *at, *end;
@@ -17,10 +18,10 @@ struct input {
 
 static struct {
     lkv_context *ctx;
-    lkv_pool *pool;
-    lkv_weights *weights;
+    lkv_pool *pool, *heads; /* heads: LATENT_GQA */
+    lkv_weights *weights, *projector;
     lkv_rope *rope;
-    lkv_plan *plan;
+    lkv_plan *plan, *heads_plan;
     void *workspace;
     size_t workspace_bytes;
     char *arena; /* ARENA bytes, 256-byte aligned: what every pointer points to */
@@ -126,6 +127,12 @@ static void pool_desc(struct input *in, lkv_pool_desc *d)
                          .num_layers = 2,
                          .num_blocks = 20,
                          .fallback_headroom = 0.3};
+    if (take(in, 1) % 4 == 3) {
+        d->kind = LKV_KIND_LATENT_GQA;
+        d->num_kv_heads = 1 + (uint32_t)take(in, 1) % 4;
+        d->value_latent_dim = 16 * ((uint32_t)take(in, 1) % 3);
+        d->rope_dim = 0;
+    }
     mutate_desc(in, d, sizeof *d);
     d->memory = take(in, 1) % 4 ? NULL : pointer(in, world.arena);
     if (d->memory)
@@ -172,10 +179,26 @@ static void model_desc(struct input *in, lkv_model_desc *m)
     m->rope_factors = NULL;
 }
 
+/* The matrices of a projector, now and then, in place of kv_b_proj. */
+static void projector_of(struct input *in, lkv_model_desc *m, lkv_weights_desc *d, lkv_tensor t[4])
+{
+    d->key_up = d->value_up = d->key_down = d->value_down = NULL;
+    if (take(in, 1) % 4 != 3)
+        return;
+    if (take(in, 1) % 8)
+        m->rope_dim = 0;
+    if (take(in, 1) % 8)
+        d->kv_b_proj = d->scales = NULL;
+    d->key_up = TENSOR(&t[0], 3, G, m->nope_dim, m->latent_dim);
+    d->value_up = TENSOR(&t[1], 3, G, m->v_dim, LV);
+    d->key_down = TENSOR(&t[2], 3, G, m->nope_dim, m->latent_dim);
+    d->value_down = TENSOR(&t[3], 3, G, m->v_dim, LV);
+}
+
 static void fuzz_weights(struct input *in)
 {
     lkv_model_desc m;
-    lkv_tensor w, s;
+    lkv_tensor w, s, matrices[4];
     lkv_weights *weights;
     lkv_rope *rope;
     model_desc(in, &m);
@@ -187,6 +210,7 @@ static void fuzz_weights(struct input *in)
     d.kv_b_proj = TENSOR(&w, 2, rows, m.latent_dim);
     d.scales =
         take(in, 1) % 2 ? NULL : TENSOR(&s, 2, (rows + 127) / 128, (m.latent_dim + 127) / 128);
+    projector_of(in, &m, &d, matrices);
     if (known(lkv_weights_create(world.ctx, pointer(in, &m), pointer(in, &d), &weights)))
         lkv_weights_release(weights);
     uint64_t positions = take(in, 1) % 8 ? take(in, 1) : UINT64_MAX;
@@ -194,9 +218,36 @@ static void fuzz_weights(struct input *in)
         lkv_rope_release(rope);
 }
 
-static void fuzz_rows(struct input *in)
+static void fuzz_heads(struct input *in)
 {
     lkv_tensor a, b;
+    int64_t *slots = (int64_t *)(world.arena + ARENA / 2);
+    for (int i = 0; i < T; i++)
+        slots[i] = (int64_t)take(in, 2) - 50;
+    lkv_append_args append = {.size = sizeof append};
+    mutate_desc(in, &append, sizeof append);
+    const int project = take(in, 1) % 2;
+    append.latent = TENSOR(&a, 3, T, G, project ? N : L);
+    append.value = TENSOR(&b, 3, T, G, project ? V : LV);
+    append.weights = project ? world.projector : NULL;
+    append.rope = NULL;
+    append.norm_weight = NULL;
+    append.rope_table = NULL;
+    append.positions = NULL;
+    append.slots = a.shape[0] <= T ? pointer(in, slots) : NULL;
+    known(lkv_append(world.heads, pointer(in, &append), NULL));
+    lkv_gather_args gather = {.size = sizeof gather};
+    mutate_desc(in, &gather, sizeof gather);
+    gather.latent = TENSOR(&a, 3, T, G, L);
+    gather.value = TENSOR(&b, 3, T, G, LV);
+    gather.rope = NULL;
+    gather.slots = a.shape[0] <= T && b.shape[0] <= T ? pointer(in, slots) : NULL;
+    known(lkv_gather(world.heads, pointer(in, &gather), NULL));
+}
+
+static void fuzz_rows(struct input *in)
+{
+    lkv_tensor a, b, c;
     int64_t *slots = (int64_t *)(world.arena + ARENA / 2);
     for (int i = 0; i < T; i++)
         slots[i] = (int64_t)take(in, 2) - 50;
@@ -208,12 +259,15 @@ static void fuzz_rows(struct input *in)
     append.norm_weight = take(in, 1) % 2 ? NULL : pointer(in, world.arena);
     append.rope_table = take(in, 1) % 2 ? NULL : world.rope;
     append.positions = a.shape[0] <= T ? pointer(in, slots) : NULL;
+    append.value = take(in, 1) % 8 ? NULL : TENSOR(&c, 3, T, G, LV);
+    append.weights = take(in, 1) % 8 ? NULL : world.weights;
     known(lkv_append(world.pool, pointer(in, &append), NULL));
     lkv_gather_args gather = {.size = sizeof gather};
     mutate_desc(in, &gather, sizeof gather);
     gather.latent = TENSOR(&a, 2, T, L);
     gather.rope = TENSOR(&b, 2, T, R);
     gather.slots = a.shape[0] <= T && b.shape[0] <= T ? pointer(in, slots) : NULL;
+    gather.value = take(in, 1) % 8 ? NULL : TENSOR(&c, 3, T, G, LV);
     known(lkv_gather(world.pool, pointer(in, &gather), NULL));
     known(lkv_rope_apply(world.rope, TENSOR(&a, 2, T, R), &a, pointer(in, slots), NULL));
     known(lkv_rotate(world.ctx, TENSOR(&a, 2, T, L), &a, NULL));
@@ -243,6 +297,8 @@ static void fuzz_plan(struct input *in)
 static void fuzz_attend(struct input *in)
 {
     lkv_tensor q, q_rope, out, lse, entropy, bias;
+    const int heads = take(in, 1) % 4 == 3; /* a LATENT_GQA pool with heads' dimensions */
+    lkv_plan *planned = heads ? world.heads_plan : world.plan;
     int32_t *arrays = (int32_t *)(world.arena + ARENA / 2);
     lkv_batch b = {.size = sizeof b, .num_seqs = 2, .max_blocks_per_seq = 4, .num_tokens = T};
     memset(arrays, 0, 4096);
@@ -258,21 +314,21 @@ static void fuzz_attend(struct input *in)
     b.block_table = pointer(in, arrays);
     b.q_indptr = pointer(in, arrays + 64);
     b.seq_lens = pointer(in, arrays + 128);
-    known(
-        lkv_plan_update(world.plan, pointer(in, &b), world.workspace, world.workspace_bytes, NULL));
+    known(lkv_plan_update(planned, pointer(in, &b), world.workspace, world.workspace_bytes, NULL));
     lkv_attend_args a = {.size = sizeof a, .scale = 0.1};
     mutate_desc(in, &a, sizeof a);
     int64_t t = (int64_t)(b.num_tokens % 64), n = b.num_seqs % 64;
-    a.q = TENSOR(&q, 3, t, H, L);
-    a.q_rope = TENSOR(&q_rope, 3, t, H, R);
-    a.out = TENSOR(&out, 3, t, H, L);
+    a.q = TENSOR(&q, 3, t, H, heads ? N : L);
+    a.q_rope = heads ? NULL : TENSOR(&q_rope, 3, t, H, R);
+    a.out = TENSOR(&out, 3, t, H, heads ? V : L);
     a.lse = TENSOR(&lse, 2, t, H);
     a.entropy = TENSOR(&entropy, 2, t, H);
     a.bias = take(in, 1) % 2 ? NULL : TENSOR(&bias, 2, n, 64);
-    a.weights = take(in, 1) % 2 ? NULL : world.weights;
+    a.weights = take(in, 1) % 2 == !heads ? NULL : heads ? world.projector : world.weights;
     a.workspace = pointer(in, world.workspace);
     a.workspace_bytes = world.workspace_bytes;
-    known(lkv_attend(world.plan, world.pool, &b, pointer(in, &a), NULL));
+    known(lkv_attend(planned, (take(in, 1) % 16 == 15) != heads ? world.heads : world.pool, &b,
+                     pointer(in, &a), NULL));
 }
 
 static void fuzz_merge(struct input *in)
@@ -342,6 +398,12 @@ static void open_world(void)
                        .rope_style = LKV_ROPE_HALF,
                        .num_layers = 2,
                        .num_blocks = 20};
+    lkv_tensor t[4];
+    lkv_pool_desc g = p;
+    g.kind = LKV_KIND_LATENT_GQA;
+    g.num_kv_heads = G;
+    g.value_latent_dim = LV;
+    g.rope_dim = 0;
     model_desc(in, &m);
     world.arena = aligned_alloc(256, ARENA);
     memset(world.arena, 0, ARENA);
@@ -363,6 +425,23 @@ static void open_world(void)
     if (!known(lkv_plan_create(world.ctx, &plan, &world.plan)) ||
         !known(lkv_plan_workspace(world.plan, &world.workspace_bytes)))
         abort();
+    size_t bytes;
+    lkv_weights_desc matrices = {.size = sizeof matrices};
+    m.rope_dim = 0;
+    matrices.key_up = matrices.key_down = TENSOR(&t[0], 3, G, N, L);
+    matrices.value_up = matrices.value_down = TENSOR(&t[1], 3, G, V, LV);
+    plan.q_form = LKV_Q_HEAD;
+    plan.out_form = LKV_OUT_HEAD;
+    plan.nope_dim = N;
+    plan.v_dim = V;
+    if (!known(lkv_pool_create(world.ctx, &g, &world.heads)) ||
+        !known(lkv_weights_create(world.ctx, &m, &matrices, &world.projector)))
+        abort();
+    plan.pool = world.heads;
+    if (!known(lkv_plan_create(world.ctx, &plan, &world.heads_plan)) ||
+        !known(lkv_plan_workspace(world.heads_plan, &bytes)))
+        abort();
+    world.workspace_bytes = bytes > world.workspace_bytes ? bytes : world.workspace_bytes;
     world.workspace = aligned_alloc(256, (world.workspace_bytes | 255) + 1);
 }
 
@@ -370,9 +449,9 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size)
 {
-    static void (*const targets[])(struct input *) = {fuzz_context, fuzz_pool,     fuzz_weights,
-                                                      fuzz_rows,    fuzz_plan,     fuzz_attend,
-                                                      fuzz_merge,   fuzz_sequences};
+    static void (*const targets[])(struct input *) = {fuzz_context, fuzz_pool,      fuzz_weights,
+                                                      fuzz_rows,    fuzz_plan,      fuzz_attend,
+                                                      fuzz_merge,   fuzz_sequences, fuzz_heads};
     struct input in = {data, data + size};
     if (!world.ctx)
         open_world();

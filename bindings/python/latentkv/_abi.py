@@ -272,7 +272,7 @@ class lkv_pool_desc(Struct):
     planes: Any
     model_fingerprint: Any
     num_planes: int
-    reserved: int
+    value_latent_dim: int
     num_events: int
     host_blocks: int
     _fields_ = [
@@ -300,7 +300,7 @@ class lkv_pool_desc(Struct):
         ("planes", POINTER(lkv_plane_desc)),
         ("model_fingerprint", c_void_p),
         ("num_planes", c_uint32),
-        ("reserved", c_uint32),
+        ("value_latent_dim", c_uint32),
         ("num_events", c_uint64),
         ("host_blocks", c_uint64),
     ]
@@ -321,6 +321,8 @@ class lkv_block_info(Struct):
     headroom_blocks: int
     alignment: int
     format_version: int
+    value_offset: int
+    head_bytes: int
     _fields_ = [
         ("size", c_size_t),
         ("record_bytes", c_uint64),
@@ -336,6 +338,8 @@ class lkv_block_info(Struct):
         ("headroom_blocks", c_uint64),
         ("alignment", c_uint32),
         ("format_version", c_uint32),
+        ("value_offset", c_uint64),
+        ("head_bytes", c_uint64),
     ]
 
 
@@ -685,12 +689,20 @@ class lkv_weights_desc(Struct):
     scales: Any
     compute_dtype: int
     flags: int
+    key_up: Any
+    value_up: Any
+    key_down: Any
+    value_down: Any
     _fields_ = [
         ("size", c_size_t),
         ("kv_b_proj", POINTER(lkv_tensor)),
         ("scales", POINTER(lkv_tensor)),
         ("compute_dtype", c_uint32),
         ("flags", c_uint32),
+        ("key_up", POINTER(lkv_tensor)),
+        ("value_up", POINTER(lkv_tensor)),
+        ("key_down", POINTER(lkv_tensor)),
+        ("value_down", POINTER(lkv_tensor)),
     ]
 
 
@@ -706,6 +718,8 @@ class lkv_append_args(Struct):
     layer: int
     flags: int
     reserved: int
+    value: Any
+    weights: Any
     _fields_ = [
         ("size", c_size_t),
         ("latent", POINTER(lkv_tensor)),
@@ -718,6 +732,8 @@ class lkv_append_args(Struct):
         ("layer", c_uint32),
         ("flags", c_uint32),
         ("reserved", c_uint32),
+        ("value", POINTER(lkv_tensor)),
+        ("weights", c_void_p),
     ]
 
 
@@ -817,6 +833,7 @@ class lkv_gather_args(Struct):
     rope: Any
     layer: int
     flags: int
+    value: Any
     _fields_ = [
         ("size", c_size_t),
         ("slots", c_void_p),
@@ -824,6 +841,7 @@ class lkv_gather_args(Struct):
         ("rope", POINTER(lkv_tensor)),
         ("layer", c_uint32),
         ("flags", c_uint32),
+        ("value", POINTER(lkv_tensor)),
     ]
 
 

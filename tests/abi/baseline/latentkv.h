@@ -96,8 +96,8 @@ typedef struct lkv_model_desc {
 } lkv_model_desc;
 LKV_API lkv_status lkv_model_preset(const char *name, lkv_model_desc *desc);
 LKV_API const char *lkv_model_preset_name(uint32_t i);
-typedef struct lkv_pool lkv_pool;
 enum { LKV_KIND_MLA = 0, LKV_KIND_LATENT_GQA = 1 };
+typedef struct lkv_pool lkv_pool;
 enum { LKV_FORMAT_BF16 = 1, LKV_FORMAT_FP8 = 2, LKV_FORMAT_INT8 = 3, LKV_FORMAT_NVFP4 = 4 };
 enum {
     LKV_ENCODE_INT8_SYMMETRIC = 1,
@@ -143,7 +143,7 @@ typedef struct lkv_pool_desc {
     const lkv_plane_desc *planes;
     const uint8_t *model_fingerprint;
     uint32_t num_planes;
-    uint32_t reserved;
+    uint32_t value_latent_dim;
     uint64_t num_events;
     uint64_t host_blocks;
 } lkv_pool_desc;
@@ -162,6 +162,8 @@ typedef struct lkv_block_info {
     uint64_t headroom_blocks;
     uint32_t alignment;
     uint32_t format_version;
+    uint64_t value_offset;
+    uint64_t head_bytes;
 } lkv_block_info;
 LKV_API lkv_status lkv_block_query(const lkv_pool_desc *desc, lkv_block_info *info);
 LKV_API lkv_status lkv_pool_create(lkv_context *ctx, const lkv_pool_desc *desc, lkv_pool **out);
@@ -401,6 +403,10 @@ typedef struct lkv_weights_desc {
     const lkv_tensor *scales;
     uint32_t compute_dtype;
     uint32_t flags;
+    const lkv_tensor *key_up;
+    const lkv_tensor *value_up;
+    const lkv_tensor *key_down;
+    const lkv_tensor *value_down;
 } lkv_weights_desc;
 enum { LKV_WEIGHTS_ROTATE = 1 };
 LKV_API lkv_status lkv_weights_create(lkv_context *ctx, const lkv_model_desc *model,
@@ -433,6 +439,8 @@ typedef struct lkv_append_args {
     uint32_t layer;
     uint32_t flags;
     uint32_t reserved;
+    const lkv_tensor *value;
+    const lkv_weights *weights;
 } lkv_append_args;
 enum { LKV_APPEND_CHECKED = 1 };
 LKV_API lkv_status lkv_append(lkv_pool *pool, const lkv_append_args *args, void *stream);
@@ -499,6 +507,7 @@ typedef struct lkv_gather_args {
     const lkv_tensor *rope;
     uint32_t layer;
     uint32_t flags;
+    const lkv_tensor *value;
 } lkv_gather_args;
 enum { LKV_GATHER_STORED_BASIS = 1 };
 LKV_API lkv_status lkv_gather(const lkv_pool *pool, const lkv_gather_args *args, void *stream);

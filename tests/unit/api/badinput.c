@@ -128,6 +128,7 @@ Test(badinput, every_function)
     bad_models(w);
     bad_blocks(w);
     bad_tensors(w);
+    bad_heads(w);
     bad_moe(w);
     bad_slots(w);
     without_status(w);

@@ -28,6 +28,7 @@ enum { INVALID = LKV_E_INVALID, UNSUPPORTED = LKV_E_UNSUPPORTED, VERSION = LKV_E
 
 void bad_blocks(struct world *w);  /* badinput_blocks.c: pools, sequences, leases */
 void bad_tensors(struct world *w); /* badinput_tensors.c: append, project, attend, merge */
+void bad_heads(struct world *w);   /* badinput_heads.c: LATENT_GQA pools and projectors */
 void bad_moe(struct world *w);     /* badinput_moe.c: routers, gates, fallback, combination */
 void bad_slots(struct world *w);   /* badinput_slots.c: slots, routing traces, signals */
 

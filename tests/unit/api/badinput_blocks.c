@@ -11,7 +11,6 @@ static void bad_pool_numbers(struct world *w)
     POOL(d.size = 0, "size is 0", INVALID);
     POOL(d.format = 0, "format is 0", INVALID);
     POOL(d.format = UINT32_MAX, "format", INVALID);
-    POOL(d.kind = LKV_KIND_LATENT_GQA, "LATENT_GQA", UNSUPPORTED);
     POOL(d.kind = 77, "kind is 77", INVALID);
     POOL(d.encode_flags = 1u << 31, "encode_flags", INVALID);
     POOL(d.encode_flags = LKV_ENCODE_NVFP4_FOUR_OVER_SIX, "encode_flags", INVALID);
@@ -47,7 +46,7 @@ static void bad_pool_numbers(struct world *w)
     POOL(d.layer_stride_bytes = UINT64_MAX - 15, "layer_stride_bytes", INVALID);
     POOL((d.block_stride_bytes = 4096, d.layer_stride_bytes = 3072), "block_stride_bytes", INVALID);
     POOL(d.num_planes = 9, "num_planes is 9", INVALID);
-    POOL(d.reserved = 1, "reserved", INVALID);
+    POOL(d.value_latent_dim = 1, "value_latent_dim is 1", INVALID);
     POOL((d.owner = LKV_OWNER_ENGINE, d.flags = LKV_POOL_METADATA_ONLY), "METADATA_ONLY", INVALID);
 #undef POOL
     BAD(lkv_block_query, "NULL", INVALID, NULL, &w->out.block_info);

@@ -3,6 +3,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include "api/pool_shape.h"
+#include "core/context.h"
 #include "tests/unit/api/world.h"
 
 static lkv_pool_desc pool_of(uint32_t format, uint32_t latent, uint32_t rope)
@@ -30,6 +31,48 @@ Test(pool, record_sizes_of_the_design)
             cr_expect_eq(info.total_bytes, 131 * 3 * info.block_bytes);
             cr_expect_eq(info.rope_offset + info.rope_bytes, info.record_bytes);
         }
+}
+
+/* Two KV heads, keys of 32 and values of 16 dimensions: each a record without a rope part. */
+Test(pool, records_of_heads)
+{
+    static const uint64_t key[4] = {64, 48, 48, 48}, value[4] = {32, 32, 32, 48};
+    for (uint32_t format = 1; format <= 4; format++) {
+        lkv_pool_desc d = pool_of(format, 32, 0);
+        lkv_block_info info = {.size = sizeof info};
+        d.kind = LKV_KIND_LATENT_GQA;
+        d.num_kv_heads = 2;
+        d.value_latent_dim = 16;
+        cr_assert_eq(lkv_block_query(&d, &info), LKV_OK, "%s", lkv_last_error());
+        cr_expect_eq(info.value_offset, key[format - 1]);
+        cr_expect_eq(info.head_bytes, key[format - 1] + value[format - 1]);
+        cr_expect_eq(info.record_bytes, 2 * info.head_bytes);
+        cr_expect_eq(info.codes_offset, 0);
+        cr_expect_eq(info.scales_offset + info.scales_bytes, info.value_offset);
+        cr_expect_eq(info.rope_bytes, 0);
+    }
+}
+
+/* A device without the operations says so, and nothing is made. */
+Test(pool, heads_need_a_backend_that_has_them)
+{
+    lkv_context_desc desc = {.size = sizeof desc, .device = LKV_DEVICE_CPU, .num_threads = 1};
+    lkv_pool_desc d = pool_of(LKV_FORMAT_INT8, 32, 0);
+    lkv_context *ctx;
+    lkv_pool *pool = NULL;
+    d.kind = LKV_KIND_LATENT_GQA;
+    d.num_kv_heads = 2;
+    cr_assert_eq(lkv_context_create(&desc, &ctx), LKV_OK);
+    struct lkvi_backend without = *ctx->backend;
+    const struct lkvi_backend *own = ctx->backend;
+    without.append_heads = NULL;
+    ctx->backend = &without;
+    cr_expect_eq(lkv_pool_create(ctx, &d, &pool), LKV_E_UNSUPPORTED);
+    cr_expect(strstr(lkv_last_error(), "LKV_KIND_LATENT_GQA") && !pool, "%s", lkv_last_error());
+    ctx->backend = own;
+    cr_expect_eq(lkv_pool_create(ctx, &d, &pool), LKV_OK, "%s", lkv_last_error());
+    lkv_pool_release(pool);
+    lkv_context_release(ctx);
 }
 
 Test(pool, base_is_the_floor_of_n_over_one_plus_headroom)
@@ -167,7 +210,18 @@ Test(pool, identity_tells_pools_apart)
     DIFFERS(e.num_layers = 4);
     DIFFERS(e.tokens_per_block = 32);
     DIFFERS(e.model_fingerprint = print);
+    DIFFERS(e.kind = LKV_KIND_LATENT_GQA);
+    d.kind = LKV_KIND_LATENT_GQA;
+    lkvi_pool_identity(&d, first);
+    DIFFERS(e.num_kv_heads = 3);
+    DIFFERS(e.value_latent_dim = 256);
 #undef DIFFERS
+    d.value_latent_dim = 512; /* what 0 means */
+    lkvi_pool_identity(&d, digest);
+    cr_assert_eq(memcmp(first, digest, 32), 0);
+    d.kind = LKV_KIND_MLA;
+    d.value_latent_dim = 0;
+    lkvi_pool_identity(&d, first);
     d.num_blocks = 7; /* where the blocks lie and how many there are is no identity */
     d.owner = LKV_OWNER_ENGINE;
     d.num_kv_heads = 1;
