@@ -25,15 +25,19 @@ def _free_port():
 class Server:
     """with Server(log, "int8", dtype="float32") as server: ...
 
-    format None: vLLM's own backend. flags: further words of the command line."""
+    format None: vLLM's own backend. flags: further words of the command line. ranks: of tensor
+    parallelism, each a process of its own; one rank runs in the engine's, which starts sooner."""
 
-    def __init__(self, log, format, *, dtype="float32", cache_mib=256, flags=(), **settings):
+    def __init__(self, log, format, *, dtype="float32", cache_mib=256, flags=(), ranks=1,
+                 **settings):
         self.port, self.log = _free_port(), log
         self.command = [
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL),
             "--port", str(self.port), "--host", "127.0.0.1", "--served-model-name", "tiny",
             "--dtype", dtype, "--enforce-eager", "--max-model-len", "4608", "--max-num-seqs", "64",
-            "--kv-cache-memory-bytes", str(cache_mib << 20), "--shutdown-timeout", "20", *flags]
+            "--kv-cache-memory-bytes", str(cache_mib << 20), "--shutdown-timeout", "20",
+            "--tensor-parallel-size", str(ranks),
+            "--distributed-executor-backend", "mp" if ranks > 1 else "uni", *flags]
         if format is None:
             self.command += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
         else:
@@ -109,11 +113,10 @@ class Server:
             return list(pool.map(lambda prompt: self.post(prompt=prompt, max_tokens=tokens, **body),
                                  prompts))
 
-    def prompt_nll(self, prompt):
-        """Mean negative log likelihood of tokens 1.. of a prompt."""
+    def prompt_nlls(self, prompt):
+        """Negative log likelihoods of tokens 1.. of a prompt."""
         found = self.post(prompt=prompt, max_tokens=1, prompt_logprobs=0)["prompt_logprobs"]
-        values = [-one[str(token)]["logprob"] for one, token in zip(found[1:], prompt[1:])]
-        return sum(values) / len(values)
+        return [-one[str(token)]["logprob"] for one, token in zip(found[1:], prompt[1:])]
 
     def metric(self, name):
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port}/metrics", timeout=30) as answer:

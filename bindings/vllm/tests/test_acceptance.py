@@ -7,17 +7,18 @@ import math
 import pathlib
 import re
 import shlex
+import statistics
 import subprocess
 import sys
 
 import pytest
-from conftest import MODEL, golden_nll, same_or_close
+from conftest import MARGIN, MODEL, golden_nll, leaves_at, same_or_close
 from server import Server
 
 pytestmark = pytest.mark.acceptance
 NUM_PROMPTS, NEW_TOKENS = 20, 32
 
-# Run apart, so that PyTorch's memory is gone before a server starts.
+# Both run apart, so that PyTorch's memory is gone before a server starts.
 REFERENCE = """
 import json, sys, torch
 from transformers import AutoModelForCausalLM
@@ -30,6 +31,23 @@ for prompt in prompts:
     top = torch.stack(out.logits)[:, 0].topk(2).values
     print(json.dumps([out.sequences[0, len(prompt):].tolist(), (top[:, 0] - top[:, 1]).tolist()]))
 """
+IN_BF16 = """
+import json, sys, torch
+from transformers import AutoModelForCausalLM
+path, texts = sys.argv[1], json.load(sys.stdin)
+model = AutoModelForCausalLM.from_pretrained(path, dtype=torch.bfloat16).eval()
+with torch.inference_mode():
+    for ids, asked in texts:
+        logits = model(torch.tensor([ids])).logits[0].float()
+        nll = -logits[:-1].log_softmax(-1).gather(1, torch.tensor(ids[1:])[:, None])[:, 0]
+        print(json.dumps([logits[-1, asked].tolist(), nll.tolist()]))
+"""
+
+
+def transformers_says(script, given, *words):
+    done = subprocess.run([sys.executable, "-c", script, str(MODEL), *words],
+                          input=json.dumps(given), capture_output=True, text=True, check=True)
+    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +61,20 @@ def prompts(golden):
 @pytest.fixture(scope="module")
 def reference(prompts):
     """Of each prompt transformers' greedy tokens in float32 and the lead of each."""
-    done = subprocess.run([sys.executable, "-c", REFERENCE, str(MODEL), str(NEW_TOKENS)],
-                          input=json.dumps(prompts), capture_output=True, text=True, check=True)
-    return [json.loads(line) for line in done.stdout.splitlines() if line.startswith("[")]
+    return transformers_says(REFERENCE, prompts, str(NEW_TOKENS))
+
+
+def ties_of_bf16(doubtful):
+    """Leaves of a bf16 model where the float32 reference's lead is MARGIN or more: right only where
+    transformers in bf16 too, given the same tokens, has both tokens at most one spacing of bf16
+    apart. The model rounds its logits to that, so no implementation of it can tell them apart."""
+    texts = [(prompt + tokens[:step], [tokens[step], found[step]])
+             for prompt, tokens, found, step in doubtful]
+    for (ids, asked), ((wanted, other), _) in zip(texts, transformers_says(IN_BF16, texts)):
+        spacing = 2.0 ** (math.floor(math.log2(abs(wanted))) - 7)
+        print(f"{len(ids)} tokens: transformers in bf16 has {asked[0]} at {wanted}, {asked[1]} at "
+              f"{other}; spacing {spacing}")
+        assert wanted - other <= spacing, f"{len(ids)} tokens: {asked} are no tie in bf16"
 
 
 @pytest.mark.parametrize("format", ["bf16", "int8"])
@@ -56,9 +85,31 @@ def test_greedy_text(golden, prompts, reference, tmp_path, dtype, format):
             found = server.complete(text["token_ids"], 64)
             same_or_close(f"{dtype} over {format}: {name}", found, text["greedy"],
                           text["greedy_top2_margin"])
+        doubtful = []
         for prompt, (tokens, leads) in zip(prompts, reference):
-            same_or_close(f"{dtype} over {format}: {len(prompt)} tokens",
-                          server.complete(prompt, NEW_TOKENS), tokens, leads)
+            found = server.complete(prompt, NEW_TOKENS)
+            step = leaves_at(found, tokens)
+            if dtype == "bfloat16" and step < NEW_TOKENS and leads[step] >= MARGIN:
+                doubtful.append((prompt, tokens, found, step))
+            else:
+                same_or_close(f"{dtype} over {format}: {len(prompt)} tokens", found, tokens, leads)
+        assert server.errors() == []
+    if doubtful:
+        ties_of_bf16(doubtful)
+
+
+def test_bf16_loses_no_more_than_transformers(golden, tmp_path):
+    """A bf16 model's distance from the float32 golden data, root mean square over all tokens: with
+    latentkv's bf16 cache at most that of transformers in bf16, which rounds more often."""
+    names = list(golden)
+    there = transformers_says(IN_BF16, [(golden[name]["token_ids"], [0]) for name in names])
+    with Server(tmp_path / "log.txt", "bf16", dtype="bfloat16") as server:
+        for name, (_, nll) in zip(names, there):
+            wanted = golden_nll(name)
+            found = server.prompt_nlls(golden[name]["token_ids"])
+            theirs, ours = (math.dist(x, wanted) / math.sqrt(len(wanted)) for x in (nll, found))
+            print(f"{name}: transformers {theirs:.5f} nats, latentkv {ours:.5f}")
+            assert ours <= theirs
         assert server.errors() == []
 
 
@@ -68,7 +119,7 @@ def test_perplexity(golden, tmp_path, format, one, pooled):
     with Server(tmp_path / "log.txt", format) as server:
         for name, text in golden.items():
             wanted = math.fsum(golden_nll(name)) / 4095
-            changes[name] = server.prompt_nll(text["token_ids"]) - wanted
+            changes[name] = statistics.fmean(server.prompt_nlls(text["token_ids"])) - wanted
         assert server.errors() == []
     changes = {name: math.expm1(nats) for name, nats in changes.items()}
     print(format, {name: f"{100 * change:+.3f} %" for name, change in changes.items()})
@@ -87,6 +138,18 @@ def test_capacity_follows_the_record(golden, tmp_path):
         assert abs(ratio / wanted - 1) < 0.01, f"{format}: {ratio:.4f}, want {wanted}"
 
 
+def test_two_ranks_split_the_heads(golden, tmp_path):
+    """Tensor parallelism over gloo: four heads and the whole latent cache on each of two ranks."""
+    with Server(tmp_path / "log.txt", "int8", ranks=2) as server:
+        text = golden["dev1"]
+        found = server.complete(text["token_ids"], 64)
+        same_or_close("dev1, two ranks", found, text["greedy"], text["greedy_top2_margin"])
+        assert server.complete(text["token_ids"], 64) == found  # a hit
+        assert server.metric("vllm:prefix_cache_hits") > 4000
+        assert server.errors() == []
+    assert "int8 records of 656 bytes a token and layer; 4 heads here" in server.text()
+
+
 GUIDE = pathlib.Path(__file__).parents[3] / "examples/vllm_serve.md"
 
 
@@ -98,6 +161,13 @@ def test_the_commands_of_the_guide(golden, tmp_path, block):
     assert len(commands) == 2
     words = shlex.split(commands[block].replace("\\\n", " "))
     with Server.by_command(tmp_path / "log.txt", words) as server:
+        asked = re.search(r"```ask\n(.*?)```", GUIDE.read_text(), re.S)[1]
+        asked = asked.replace("localhost:8000", f"127.0.0.1:{server.port}")
+        done = subprocess.run(["bash", "-c", asked.replace("MODEL", "tiny")], capture_output=True,
+                              text=True, check=True)
+        answer = json.loads(done.stdout)
+        print(f"asked as the page says: {answer['choices'][0]['text']!r}")
+        assert answer["usage"]["completion_tokens"] == 16
         text = golden["dev1"]
         assert len(server.complete(text["token_ids"][:200], 8)) == 8
         assert server.errors() == []
@@ -142,13 +212,13 @@ def baseline(golden, shared_prompts, tmp_path_factory):
 
 
 def checked_at_the_end(log, hits):
-    """What latentkv's scheduler says when it ends; its hits are those of vLLM's metrics (which
-    count a preempted request's second look-up apart)."""
+    """What latentkv's scheduler says when it ends. Its hits are those of vLLM's metrics, which
+    leave out what preempted requests hit when they come back."""
     found = re.search(r"pool check clean; (\d+) of (\d+) prompt tokens hit, (\d+) of them inside a "
-                      r"block; (\d+) sequences live", log)
+                      r"block, (\d+) by preempted requests; (\d+) sequences live", log)
     assert found, log[-2000:]
     print("latentkv:", found[0])
-    assert int(found[4]) == 0 and hits in (None, int(found[1]))
+    assert int(found[5]) == 0 and hits in (None, int(found[1]) - int(found[4]))
 
 
 @pytest.mark.parametrize("cache_mib", [256, TINY_MIB], ids=["roomy", "tiny"])
@@ -170,4 +240,4 @@ def test_concurrent_requests(shared_prompts, baseline, tmp_path, setting, cache_
     assert (hits > 0) == ("prefix" not in setting and setting != "neither")
     assert (preempted > 0) == (cache_mib == TINY_MIB)
     if "scheduler" in setting:
-        checked_at_the_end(server.text(), hits if not preempted else None)
+        checked_at_the_end(server.text(), hits)
