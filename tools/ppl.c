@@ -12,6 +12,7 @@
 #include "tools/common/parse.h"
 #include "tools/common/progress.h"
 #include "tools/engine/session.h"
+#include "tools/engine/uncertain.h"
 
 enum { CHUNK = 256, BLOCK_TOKENS = 64, KEY_BASE = 0x100 };
 enum {
@@ -19,6 +20,7 @@ enum {
     KEY_TOKENS,
     KEY_FORMAT,
     KEY_DEVICE,
+    KEY_GATE,
     KEY_GENERATE,
     KEY_ENCODE,
     KEY_LIBRARY,
@@ -30,6 +32,7 @@ enum {
 struct options {
     const char *model, *tokens, *library, *json;
     struct session_options session;
+    const char *gate;
     uint32_t generate, limit;
     int have_format;
 };
@@ -45,6 +48,7 @@ struct run {
     struct session *session, *reference;
     uint32_t vocab;
     float *logits, *reference_logits; /* [CHUNK, vocab] */
+    struct uncertain *uncertain;      /* with --gate */
 };
 
 static const struct argp_option option_table[] = {
@@ -57,6 +61,8 @@ static const struct argp_option option_table[] = {
     {"limit", KEY_LIMIT, "N", 0, "only the first N tokens", 0},
     {"generate", KEY_GENERATE, "N", 0, "continue greedily by N tokens", 0},
     {"library", KEY_LIBRARY, "PATH", 0, "liblatentkv.so to load", 0},
+    {"gate", KEY_GATE, "FILE", 0, "write each token's attention entropies and the gate's answers",
+     0},
     {"json", KEY_JSON, "FILE", 0, "write the result as JSON; - is stdout", 0},
     {0}};
 
@@ -95,6 +101,9 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         break;
     case KEY_LIBRARY:
         o->library = arg;
+        break;
+    case KEY_GATE:
+        o->gate = arg;
         break;
     case KEY_JSON:
         o->json = arg;
@@ -189,6 +198,8 @@ static void score_document(const struct run *run, const struct document *d, stru
         const uint32_t n = d->count - begin < CHUNK ? d->count - begin : CHUNK;
         feed(run, d->ids + begin, n, 1);
         score_chunk(run, d, begin, n, r);
+        if (run->uncertain)
+            uncertain_ask(run->uncertain, n);
         memmove(run->logits, run->logits + (size_t)(n - 1) * run->vocab,
                 run->vocab * sizeof *run->logits);
         progress_show(&bar, begin + n);
@@ -261,6 +272,7 @@ static void open_run(struct run *run, const struct engine_api *api, const struct
     if (o->session.format == LKV_FORMAT_BF16 && !o->session.encode_flags)
         return;
     struct session_options reference = o->session;
+    reference.entropy = NULL;
     reference.format = LKV_FORMAT_BF16;
     reference.encode_flags = 0;
     run->reference_logits = out_alloc(logits, sizeof *run->reference_logits);
@@ -281,18 +293,27 @@ static void measure(const struct options *o, const struct engine_api *api,
                     const struct model *model)
 {
     struct document d = document_read(o->tokens, o->limit);
+    json_t *gate = json_null();
     struct options sized = *o;
     sized.session.max_tokens = d.count + o->generate;
     struct run run = {0};
+    if (o->gate) {
+        run.uncertain = uncertain_new(api, &model->config, CHUNK);
+        sized.session.entropy = uncertain_room(run.uncertain);
+    }
     struct result r = {0};
     open_run(&run, api, model, &sized);
     score_document(&run, &d, &r);
     generate(&run, o->generate, &r);
     const uint64_t token_bytes = session_token_bytes(run.session);
     close_run(&run);
+    if (run.uncertain)
+        gate = uncertain_end(run.uncertain, o->gate);
     if (!o->json || strcmp(o->json, "-") != 0)
         print_result(o, &r, token_bytes);
-    out_json(describe(o, &r, token_bytes), o->json);
+    json_t *root = describe(o, &r, token_bytes);
+    json_object_set_new(root, "gate", gate);
+    out_json(root, o->json);
     free(r.generated);
     free(d.ids);
 }

@@ -1,9 +1,9 @@
-/* The functions of latentkv.h that the engine uses, bound by name with dlopen and dlsym. */
+/* The functions of the public headers that the engine uses, bound by name with dlopen and dlsym. */
 #ifndef LKV_TOOLS_ENGINE_API_H
 #define LKV_TOOLS_ENGINE_API_H
 
 #include "tools/engine/error.h"
-#include "latentkv/latentkv.h"
+#include "latentkv/moe_cache.h"
 
 #define ENGINE_API(X)                                                                              \
     X(lkv_version)                                                                                 \
@@ -31,7 +31,11 @@
     X(lkv_plan_release)                                                                            \
     X(lkv_plan_workspace)                                                                          \
     X(lkv_plan_update)                                                                             \
-    X(lkv_attend)
+    X(lkv_attend)                                                                                  \
+    X(lkv_gate_create)                                                                             \
+    X(lkv_gate_release)                                                                            \
+    X(lkv_gate_step)                                                                               \
+    X(lkv_gate_save)
 
 struct engine_api {
     void *library;

@@ -137,6 +137,8 @@ int session_create(const struct engine_api *api, const struct model *model,
                    const struct session_options *options, struct session **out,
                    struct engine_error *error)
 {
+    if (options->entropy && options->device != LKV_DEVICE_CPU)
+        return engine_fail(error, "entropies are read on the CPU only");
     if (options->max_tokens > model->config.max_positions)
         return engine_fail(error, "%u tokens; the model has %u positions", options->max_tokens,
                            model->config.max_positions);
@@ -269,6 +271,10 @@ static int attend_layer(struct session *s, uint32_t layer, uint32_t n, struct en
     args.workspace_bytes = s->workspace_bytes;
     args.scale = model_describe(c).softmax_scale;
     args.layer = layer;
+    float *rows =
+        s->options.entropy ? s->options.entropy + layer * s->options.max_chunk * heads : NULL;
+    lkv_tensor entropy = tensor(rows, 2, (int64_t[]){n, heads}, (int64_t[]){heads, 1});
+    args.entropy = rows ? &entropy : NULL;
     status = s->api->lkv_attend(s->plan, s->pool, &batch, &args, arrays_stream(a));
     return engine_api_check(s->api, status, "attend", error);
 }

@@ -16,6 +16,9 @@ struct session_options {
     uint32_t format;       /* LKV_FORMAT_* */
     uint32_t encode_flags; /* LKV_ENCODE_* */
     int32_t device;        /* LKV_DEVICE_CPU or a CUDA ordinal */
+    /* NULL, or host [num_layers, max_chunk, num_heads]: entropies in nats of the rows of the last
+     * session_run. CPU only. */
+    float *entropy;
     uint32_t num_threads;
     uint32_t tokens_per_block;
     uint32_t max_tokens; /* of the sequence */
