@@ -2,23 +2,8 @@
  * tail is as good as ours, with data in its tail it is refused, a shorter result is kept to. */
 #include <criterion/criterion.h>
 #include <string.h>
+#include "tests/unit/api/grown.h"
 #include "tests/unit/api/world.h"
-
-/* A caller of a later release: eight more bytes, the last of them `byte`. */
-static void *grown(const void *given, uint8_t byte)
-{
-    static uint64_t buffers[4][512];
-    static unsigned next;
-    uint8_t *buffer = (uint8_t *)buffers[next++ % 4];
-    size_t size;
-    memcpy(&size, given, sizeof size);
-    memcpy(buffer, given, size);
-    memset(buffer + size, 0, 8);
-    buffer[size + 7] = byte;
-    size += 8;
-    memcpy(buffer, &size, sizeof size);
-    return buffer;
-}
 
 static lkv_status call(struct world *w, int which, uint8_t byte)
 {
