@@ -211,6 +211,20 @@ def test_moe_under_pressure():
     assert moe["signals"]["slot_blocks"] <= found["blocks_total"] - found["blocks_base"]
 
 
+def test_moe_partial_hits():
+    """Traces and payloads of tokens that a hit copies from inside a block."""
+    lines = [{"session": f"s{s}", "agent": "main", "t": 100 * i, "input_length": n,
+              "output_length": 30, "hash_runs": [[0, n // 64]]}
+             for s in range(12) for i, n in enumerate(range(90 + s, 1500, 150))]
+    with tempfile.TemporaryDirectory() as folder:
+        path = write(folder, "trace.jsonl", "".join(json.dumps(line) + "\n" for line in lines))
+        found = run_json("replay", "--trace", path, "--continue-tails", "--headroom", "0.3", "--moe",
+                         "8", "--gate-window", "5", "--check-every", "20")
+    assert found["partial_hit_tokens"] > 1000, found["partial_hit_tokens"]
+    moe = check_moe(found, "partial hits")
+    assert moe["payloads_found"] > 1000 and moe["payloads_gone"] == 0, moe
+
+
 def test_moe_attention():
     found = run_json("replay", "--limit", "6", "--headroom", "0.3", "--moe", "16", "--attend",
                      "0.3", "--gate-window", "20", "--heads", "4")
