@@ -14,9 +14,11 @@ from .model import ROPE_STYLES
 from .rope import Rope
 from .sequence import Key, Prompt, Sequence, Step, Tokens, handles_of, prompt_of
 from .tensor import ArrayLike, DeviceArray, HostArray, view
+from .weights import Weights
 
 FORMATS = {"bf16": _abi.LKV_FORMAT_BF16, "fp8": _abi.LKV_FORMAT_FP8, "int8": _abi.LKV_FORMAT_INT8,
            "nvfp4": _abi.LKV_FORMAT_NVFP4}
+KINDS = {"mla": _abi.LKV_KIND_MLA, "latent_gqa": _abi.LKV_KIND_LATENT_GQA}
 OWNERS = {"library": _abi.LKV_OWNER_LIBRARY, "engine": _abi.LKV_OWNER_ENGINE}
 EVENTS = {_abi.LKV_EVENT_STORED: "stored", _abi.LKV_EVENT_REMOVED: "removed",
           _abi.LKV_EVENT_CLEARED: "cleared"}
@@ -44,7 +46,9 @@ class PoolConfig:
     fallback_headroom  share lent to fallback experts; 0.30 in the source document
     layer_major, or strides in bytes: see block_stride_bytes, layer_stride_bytes
     fixed_outer        nvfp4: one outer scale a layer
-    fingerprint        32 bytes that name the model; part of every prefix key"""
+    fingerprint        32 bytes that name the model; part of every prefix key
+    kind               "mla", or "latent_gqa": num_kv_heads G key latents of L and as many value
+                       latents of L_v = value_latent_dim (0: L) a token, rope_dim 0; CPU"""
 
     format: str
     latent_dim: int
@@ -66,7 +70,8 @@ class PoolConfig:
     events: bool = False
     num_events: int = 0
     num_kv_heads: int = 0
-    kind: int = _abi.LKV_KIND_MLA
+    kind: str | int = "mla"
+    value_latent_dim: int = 0
     block_stride_bytes: int = 0
     layer_stride_bytes: int = 0
     fixed_outer: Row[float] | None = None
@@ -84,12 +89,13 @@ class PoolConfig:
             raise _errors.invalid(f"fingerprint has {len(self.fingerprint)} bytes; need 32")
         print32 = ctypes.create_string_buffer(self.fingerprint or bytes(32), 32)
         desc = _abi.lkv_pool_desc(
-            kind=self.kind, format=choice("format", self.format, FORMATS),
+            kind=choice("kind", self.kind, KINDS), format=choice("format", self.format, FORMATS),
             encode_flags=self._encode_flags(), owner=choice("owner", self.owner, OWNERS),
             flags=self._flags(), tokens_per_block=self.tokens_per_block,
             latent_dim=self.latent_dim, rope_dim=self.rope_dim,
             rope_style=choice("rope_style", self.rope_style, ROPE_STYLES),
-            num_kv_heads=self.num_kv_heads, num_layers=self.num_layers, max_seqs=self.max_seqs,
+            num_kv_heads=self.num_kv_heads, value_latent_dim=self.value_latent_dim,
+            num_layers=self.num_layers, max_seqs=self.max_seqs,
             num_blocks=self.num_blocks, host_blocks=self.host_blocks,
             fallback_headroom=self.fallback_headroom,
             block_stride_bytes=self.block_stride_bytes, layer_stride_bytes=self.layer_stride_bytes,
@@ -244,11 +250,14 @@ class Pool(_handle.Object):
     def append(self, latent: ArrayLike, rope: ArrayLike | None, slots: ArrayLike, *,
                layer: int = 0, norm_weight: ArrayLike | None = None, norm_eps: float = 0.0,
                rope_table: Rope | None = None, positions: ArrayLike | None = None,
+               value: ArrayLike | None = None, weights: Weights | None = None,
                checked: bool = True, stream: Any = None) -> None:
         """Quantises T tokens into their records. latent [T, L] after kv_a_layernorm (or before it,
         with norm_weight fp32 [L]); rope [T, R] after RoPE (or before it, with rope_table and
         positions int32 [T]); slots int64 [T], negative: skipped. checked: on the CPU a fault of
-        this call is InvalidError; the good rows are written."""
+        this call is InvalidError; the good rows are written. latent_gqa: latent [T, G, L] and value
+        [T, G, L_v]; with weights, a projector, keys after RoPE [T, G, nope] and values
+        [T, G, v]."""
         where, latent_ptr = self.device, tensor("latent", latent, self.device)
         rows = latent_ptr.contents.shape[0] if latent_ptr else 0
         slot = device_array("slots", slots, "int64", where, rows)
@@ -258,20 +267,24 @@ class Pool(_handle.Object):
             latent=latent_ptr, rope=tensor("rope", rope, where), slots=slot.address,
             norm_weight=norm.address, norm_eps=norm_eps, positions=turn.address, layer=layer,
             rope_table=rope_table.handle if rope_table is not None else None,
+            value=tensor("value", value, where),
+            weights=weights.handle if weights is not None else None,
             flags=_abi.LKV_APPEND_CHECKED if checked else 0)
         call.lkv_append(self.handle, args, stream_of(stream))
 
     def gather(self, slots: ArrayLike, latent: ArrayLike | None = None,
-               rope: ArrayLike | None = None, *, layer: int = 0, stored_basis: bool = False,
-               stream: Any = None) -> None:
+               rope: ArrayLike | None = None, *, value: ArrayLike | None = None, layer: int = 0,
+               stored_basis: bool = False, stream: Any = None) -> None:
         """Dequantises records into dense rows: slots int64 [T] (negative: zeros), out latent
-        [T, L], out rope [T, R]. stored_basis: rotated pools are not rotated back."""
+        [T, L], out rope [T, R]; latent_gqa: out latent [T, G, L], out value [T, G, L_v].
+        stored_basis: rotated pools are not rotated back."""
         where = self.device
-        outs = [tensor("latent", latent, where, True), tensor("rope", rope, where, True)]
+        outs = [tensor("latent", latent, where, True), tensor("rope", rope, where, True),
+                tensor("value", value, where, True)]
         rows = max((out.contents.shape[0] for out in outs if out), default=0)
         slot = device_array("slots", slots, "int64", where, rows)
         args = _abi.lkv_gather_args(
-            slots=slot.address, latent=outs[0], rope=outs[1], layer=layer,
+            slots=slot.address, latent=outs[0], rope=outs[1], value=outs[2], layer=layer,
             flags=_abi.LKV_GATHER_STORED_BASIS if stored_basis else 0)
         call.lkv_gather(self.handle, args, stream_of(stream))
 

@@ -15,17 +15,27 @@ from .tensor import DTYPES, ArrayLike
 class Weights(_handle.Object):
     """kv_b_proj [H * (nope + v), L] as in checkpoints: of each head first the nope rows, then the v
     rows; float32, float16, bfloat16 or float8_e4m3 (then with scales, fp32 [ceil(rows / 128),
-    ceil(L / 128)]). It is copied. rotate: for pools that rotate. May be shared between threads."""
+    ceil(L / 128)]). It is copied. rotate: for pools that rotate. May be shared between threads.
 
-    def __init__(self, context: Context, model: Model, kv_b_proj: ArrayLike, *,
+    Or, with kv_b_proj None, the projector of a latent_gqa pool (lkv fit-projector finds one): key_up
+    [G, nope, L], value_up [G, v, L_v], and in the same shapes key_down and value_down, with which
+    Pool.append projects; the model's nope_dim is a key's whole dimension, its rope_dim 0."""
+
+    def __init__(self, context: Context, model: Model, kv_b_proj: ArrayLike | None = None, *,
                  scales: ArrayLike | None = None, compute_dtype: str | None = None,
-                 rotate: bool = False) -> None:
+                 rotate: bool = False, key_up: ArrayLike | None = None,
+                 value_up: ArrayLike | None = None, key_down: ArrayLike | None = None,
+                 value_down: ArrayLike | None = None) -> None:
         self.device = context.device
         desc = _abi.lkv_weights_desc(
             kv_b_proj=tensor("kv_b_proj", kv_b_proj, self.device),
             scales=tensor("scales", scales, self.device),
             compute_dtype=choice("compute_dtype", compute_dtype or 0, DTYPES),
-            flags=_abi.LKV_WEIGHTS_ROTATE if rotate else 0)
+            flags=_abi.LKV_WEIGHTS_ROTATE if rotate else 0,
+            key_up=tensor("key_up", key_up, self.device),
+            value_up=tensor("value_up", value_up, self.device),
+            key_down=tensor("key_down", key_down, self.device),
+            value_down=tensor("value_down", value_down, self.device))
         self._create(call.lkv_weights_create, call.lkv_weights_release, context.handle,
                      model.descriptor(), desc)
 
