@@ -25,14 +25,14 @@ static void forget(struct lkvi_slots *s, uint32_t e)
 static void on_dropped(struct lkvi_side *side, uint32_t block)
 {
     struct lkvi_slots *s = of(side);
-    while (s->heads[block])
-        forget(s, s->heads[block]);
+    while (s->heads[block].first)
+        forget(s, s->heads[block].first);
 }
 
 static void on_written(struct lkvi_side *side, uint32_t block, uint32_t begin, uint32_t end)
 {
     struct lkvi_slots *s = of(side);
-    for (uint32_t e = s->heads[block], next; e; e = next) {
+    for (uint32_t e = s->heads[block].first, next; e; e = next) {
         next = s->entries[e].block_next;
         if (s->entries[e].key.index >= begin && s->entries[e].key.index < end)
             forget(s, e);
@@ -42,7 +42,7 @@ static void on_written(struct lkvi_side *side, uint32_t block, uint32_t begin, u
 static void on_copied(struct lkvi_side *side, uint32_t from, uint32_t to, uint32_t num_tokens)
 {
     struct lkvi_slots *s = of(side);
-    for (uint32_t e = s->heads[from]; e; e = s->entries[e].block_next) {
+    for (uint32_t e = s->heads[from].first; e; e = s->entries[e].block_next) {
         const struct lkvi_entry *entry = &s->entries[e];
         lkv_slot_key key = entry->key;
         if (key.index >= num_tokens || s->slots[entry->slot].state != LKVI_SLOT_READY)
@@ -59,7 +59,7 @@ static void on_copied(struct lkvi_side *side, uint32_t from, uint32_t to, uint32
 static void on_moved(struct lkvi_side *side, uint32_t from, uint32_t to)
 {
     struct lkvi_slots *s = of(side);
-    for (uint32_t e; (e = s->heads[from]);) {
+    for (uint32_t e; (e = s->heads[from].first);) {
         lkv_slot_key key = s->entries[e].key;
         key.block = to;
         if (lkvi_entry_find(s, &key))
@@ -345,11 +345,9 @@ static void count_users(const struct lkvi_slots *s, lkv_slots_stats *out)
 {
     uint64_t users = 0, idle = 0;
     for (uint32_t b = 1; b <= s->num_ids; b++) {
-        uint32_t refs = s->heads[b] ? lkvi_side_refs(s->m, b) : 0;
-        for (uint32_t e = s->heads[b]; e; e = s->entries[e].block_next) {
-            users += refs ? refs : 1;
-            idle += !refs;
-        }
+        uint64_t num = s->heads[b].num, refs = num ? lkvi_side_refs(s->m, b) : 0;
+        users += num * (refs ? refs : 1);
+        idle += refs ? 0 : num;
     }
     out->token_users = users;
     out->token_idle = idle;

@@ -83,9 +83,12 @@ static lkv_status check_entries(const struct lkvi_slots *s)
         CHECK("the table finds an entry", lkvi_entry_find(s, &entry->key), e, e);
         CHECK("an entry's slot is in use", s->slots[entry->slot].state == LKVI_SLOT_FREE, 0, e);
     }
-    for (uint32_t b = 0; b <= s->num_ids; b++)
-        for (uint32_t e = s->heads[b]; e; e = s->entries[e].block_next, linked++)
+    for (uint32_t b = 0; b <= s->num_ids; b++) {
+        uint64_t before = linked;
+        for (uint32_t e = s->heads[b].first; e; e = s->entries[e].block_next, linked++)
             CHECK("an entry's block", s->entries[e].key.block, b, e);
+        CHECK("entries of a block", s->heads[b].num, linked - before, b);
+    }
     for (uint32_t e = s->free_entry; e; e = s->entries[e].hash_next)
         open++;
     CHECK("entries", s->live_entries, live, 0);
@@ -99,7 +102,7 @@ static lkv_status check_entries(const struct lkvi_slots *s)
 static lkv_status check_blocks(const struct lkvi_slots *s, const struct lkvi_manager *m)
 {
     for (uint32_t b = 1; b <= s->num_ids; b++)
-        if (s->heads[b] && lkvi_side_device(m, b))
+        if (s->heads[b].first && lkvi_side_device(m, b))
             CHECK("entries of a block that is gone", lkvi_side_alive(m, b), 1, b);
     return LKV_OK;
 }

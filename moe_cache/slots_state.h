@@ -29,6 +29,10 @@ struct lkvi_entry {
     uint32_t slot_next;
 };
 
+struct lkvi_head { /* statistics multiply num by the block's users: they walk blocks, not entries */
+    uint32_t first, num;
+};
+
 struct lkvi_slab {  /* one borrowed block */
     uint32_t block; /* 0: not borrowed */
     uint32_t used;
@@ -50,7 +54,7 @@ struct lkvi_slots {
     struct lkvi_slab *slabs;    /* [max_blocks + 1] */
     struct lkvi_class *classes; /* [num_classes] */
     uint32_t *buckets;          /* [bucket_mask + 1] */
-    uint32_t *heads;            /* [num_ids + 1] first entry of a KV block */
+    struct lkvi_head *heads;    /* [num_ids + 1] entries of a KV block */
     uint32_t bucket_mask, free_entry, free_slab, partial;
     uint32_t now_layer;
     uint64_t now_step, held;

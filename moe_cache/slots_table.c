@@ -64,12 +64,13 @@ static void link_block(struct lkvi_slots *s, uint32_t e)
     struct lkvi_entry *entry = &s->entries[e];
     if (entry->key.kind != LKV_SLOT_KEY_TOKEN)
         return;
-    uint32_t *head = &s->heads[entry->key.block];
+    struct lkvi_head *head = &s->heads[entry->key.block];
     entry->block_previous = 0;
-    entry->block_next = *head;
-    if (*head)
-        s->entries[*head].block_previous = e;
-    *head = e;
+    entry->block_next = head->first;
+    if (head->first)
+        s->entries[head->first].block_previous = e;
+    head->first = e;
+    head->num++;
     s->token_entries++;
 }
 
@@ -81,9 +82,10 @@ static void unlink_block(struct lkvi_slots *s, uint32_t e)
     if (entry->block_previous)
         s->entries[entry->block_previous].block_next = entry->block_next;
     else
-        s->heads[entry->key.block] = entry->block_next;
+        s->heads[entry->key.block].first = entry->block_next;
     if (entry->block_next)
         s->entries[entry->block_next].block_previous = entry->block_previous;
+    s->heads[entry->key.block].num--;
     s->token_entries--;
 }
 
