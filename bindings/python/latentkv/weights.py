@@ -17,8 +17,8 @@ class Weights(_handle.Object):
     rows; float32, float16, bfloat16 or float8_e4m3 (then with scales, fp32 [ceil(rows / 128),
     ceil(L / 128)]). It is copied. rotate: for pools that rotate. May be shared between threads.
 
-    Or, with kv_b_proj None, the projector of a latent_gqa pool (lkv fit-projector finds one): key_up
-    [G, nope, L], value_up [G, v, L_v], and in the same shapes key_down and value_down, with which
+    Or, with kv_b_proj None, the projector of a latent_gqa pool (lkv fit-projector finds one):
+    key_up [G, nope, L], value_up [G, v, L_v], and in the same shapes key_down and value_down, with which
     Pool.append projects; the model's nope_dim is a key's whole dimension, its rope_dim 0."""
 
     def __init__(self, context: Context, model: Model, kv_b_proj: ArrayLike | None = None, *,

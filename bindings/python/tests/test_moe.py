@@ -200,7 +200,8 @@ def test_signals(ctx):
     assert found.utilisation_nats == pytest.approx(-(p * np.log(p)).sum())
     assert (found.experts, found.experts_used, found.routed) == (4, 3, 40)
     assert (found.trigger_rate, found.gate_triggered) == (0.25, 1)
-    assert found.outside & _abi.LKV_MOE_UTILISATION_LOW and found.outside & _abi.LKV_MOE_TRIGGER_HIGH
+    assert found.outside & _abi.LKV_MOE_UTILISATION_LOW
+    assert found.outside & _abi.LKV_MOE_TRIGGER_HIGH
     assert found.experts_overloaded == 1  # 20 is twice the mean
     calm = moe.measure(load, gate=gate, overload_factor=2.5, utilisation=(0.5, 2), trigger=(0, 0.5))
     assert calm.outside == 0
