@@ -26,15 +26,20 @@ enum {
     KEY_LIBRARY,
     KEY_THREADS,
     KEY_LIMIT,
+    KEY_KIND,
+    KEY_PROJECTOR,
+    KEY_LATENT,
+    KEY_VALUE_LATENT,
     KEY_JSON
 };
 
 struct options {
-    const char *model, *tokens, *library, *json;
+    const char *model, *tokens, *projector, *library, *json;
     struct session_options session;
     const char *gate;
     uint32_t generate, limit;
     int have_format;
+    uint32_t kind, latent[NUM_PARTS]; /* 0: the projector's */
 };
 
 struct result {
@@ -56,6 +61,10 @@ static const struct argp_option option_table[] = {
     {"tokens", KEY_TOKENS, "FILE", 0, "JSON: {\"token_ids\": [...]} or a bare array", 0},
     {"format", KEY_FORMAT, "F", 0, "cache: bf16, fp8, int8 or nvfp4", 0},
     {"encode", KEY_ENCODE, "LIST", 0, "symmetric, rotate, four-over-six, comma-separated", 0},
+    {"kind", KEY_KIND, "K", 0, "mla (default), or latent-gqa: projected keys and values", 0},
+    {"projector", KEY_PROJECTOR, "FILE", 0, "of latent-gqa, by lkv fit-projector", 0},
+    {"latent-dim", KEY_LATENT, "L", 0, "of keys: the projector's first L; default all", 0},
+    {"value-latent-dim", KEY_VALUE_LATENT, "L", 0, "the same of values", 0},
     {"device", KEY_DEVICE, "DEV", 0, "cpu (default) or cuda:N", 0},
     {"threads", KEY_THREADS, "N", 0, "CPU threads; 0 (default): one a core", 0},
     {"limit", KEY_LIMIT, "N", 0, "only the first N tokens", 0},
@@ -89,6 +98,24 @@ static uint32_t parse_encode(struct argp_state *state, const char *text)
     return flags;
 }
 
+static uint32_t parse_kind(struct argp_state *state, const char *text)
+{
+    if (strcmp(text, "latent-gqa") == 0)
+        return LKV_KIND_LATENT_GQA;
+    if (strcmp(text, "mla") != 0)
+        argp_error(state, "--kind is '%s'; need mla or latent-gqa", text);
+    return LKV_KIND_MLA;
+}
+
+static void check_options(struct argp_state *state, const struct options *o)
+{
+    if (!o->model || !o->tokens || !o->have_format)
+        argp_error(state, "--model, --tokens and --format are needed");
+    if ((o->kind == LKV_KIND_LATENT_GQA) != (o->projector != NULL) ||
+        (!o->projector && (o->latent[PART_KEY] || o->latent[PART_VALUE])))
+        argp_error(state, "--kind latent-gqa and --projector go together, latent dims with them");
+}
+
 static error_t parse_option(int key, char *arg, struct argp_state *state)
 {
     struct options *o = state->input;
@@ -115,6 +142,18 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
     case KEY_ENCODE:
         o->session.encode_flags = parse_encode(state, arg);
         break;
+    case KEY_KIND:
+        o->kind = parse_kind(state, arg);
+        break;
+    case KEY_LATENT:
+        o->latent[PART_KEY] = (uint32_t)parse_uint(state, "--latent-dim", arg, 16, 1024);
+        break;
+    case KEY_VALUE_LATENT:
+        o->latent[PART_VALUE] = (uint32_t)parse_uint(state, "--value-latent-dim", arg, 16, 1024);
+        break;
+    case KEY_PROJECTOR:
+        o->projector = arg;
+        break;
     case KEY_DEVICE:
         o->session.device = parse_device(state, arg);
         break;
@@ -131,8 +170,7 @@ static error_t parse_option(int key, char *arg, struct argp_state *state)
         argp_error(state, "'%s' is one argument too many", arg);
         break;
     case ARGP_KEY_END:
-        if (!o->model || !o->tokens || !o->have_format)
-            argp_error(state, "--model, --tokens and --format are needed");
+        check_options(state, o);
         break;
     default:
         return ARGP_ERR_UNKNOWN;
@@ -231,12 +269,15 @@ static json_t *describe(const struct options *o, const struct result *r, uint64_
     json_t *generated = json_array();
     for (uint32_t i = 0; i < o->generate; i++)
         json_array_append_new(generated, json_integer(r->generated[i]));
-    return json_pack("{s:s, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "format",
-                     format_name(o->session.format), "encode_flags", (int)o->session.encode_flags,
-                     "perplexity", out_number(exp(r->nll / r->predicted)), "mean_nll",
-                     out_number(r->nll / r->predicted), "mean_kl", out_number(r->kl / r->predicted),
-                     "cache_bytes_per_token", (json_int_t)token_bytes, "tokens", (int)r->predicted,
-                     "generated", generated);
+    const struct projector *p = o->session.projector;
+    return json_pack(
+        "{s:s, s:o, s:o, s:s, s:i, s:o, s:o, s:o, s:I, s:i, s:o}", "kind", p ? "latent-gqa" : "mla",
+        "latent_dim", p ? json_integer(p->latent[PART_KEY]) : json_null(), "value_latent_dim",
+        p ? json_integer(p->latent[PART_VALUE]) : json_null(), "format",
+        format_name(o->session.format), "encode_flags", (int)o->session.encode_flags, "perplexity",
+        out_number(exp(r->nll / r->predicted)), "mean_nll", out_number(r->nll / r->predicted),
+        "mean_kl", out_number(r->kl / r->predicted), "cache_bytes_per_token",
+        (json_int_t)token_bytes, "tokens", (int)r->predicted, "generated", generated);
 }
 
 static void print_result(const struct options *o, const struct result *r, uint64_t token_bytes)
@@ -269,12 +310,13 @@ static void open_run(struct run *run, const struct engine_api *api, const struct
     run->vocab = model->config.vocab;
     run->logits = out_alloc(logits, sizeof *run->logits);
     run->session = open_session(api, model, o->session);
-    if (o->session.format == LKV_FORMAT_BF16 && !o->session.encode_flags)
+    if (o->session.format == LKV_FORMAT_BF16 && !o->session.encode_flags && !o->session.projector)
         return;
     struct session_options reference = o->session;
     reference.entropy = NULL;
     reference.format = LKV_FORMAT_BF16;
     reference.encode_flags = 0;
+    reference.projector = NULL;
     run->reference_logits = out_alloc(logits, sizeof *run->reference_logits);
     run->reference = open_session(api, model, reference);
 }
@@ -333,7 +375,17 @@ int command_ppl(int argc, char **argv)
     struct model model;
     must(engine_api_open(&api, o.library, &error), &error);
     must(model_load(o.model, &model, &error), &error);
+    struct projector projector;
+    if (o.projector) {
+        must(projector_read(&projector, o.projector, &error), &error);
+        for (uint32_t part = 0; part < NUM_PARTS; part++)
+            if (o.latent[part])
+                must(projector_keep(&projector, part, o.latent[part], &error), &error);
+        o.session.projector = &projector;
+    }
     measure(&o, &api, &model);
+    if (o.projector)
+        projector_free(&projector);
     model_free(&model);
     engine_api_close(&api);
     return EXIT_DONE;

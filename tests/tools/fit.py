@@ -126,6 +126,17 @@ def check_matrices(form, heads, part, tensors):
                 assert abs(dot(column, other) - (k == m)) < 1e-4, (form, part, h, k, m)
 
 
+def check_stored(rows, heads):
+    """Of latents of 16, no half: nothing but the format's rounding on top of what is cut off."""
+    assert len(rows) == 8, rows
+    for row in rows:
+        assert set(row) == documented("fit-projector")["stored"], sorted(row)
+        cut = heads[row["part"] == "value"][0].lost(16)
+        rounding = {"bf16": 0.003, "fp8": 0.04, "int8": 0.02, "nvfp4": 0.2}[row["format"]]
+        assert cut - 1e-6 <= row["error_least"] <= row["error"] <= row["error_most"], (row, cut)
+        assert row["error_most"] <= cut + rounding, (row, cut)
+
+
 def test_known_spectrum():
     heads = make_heads(5)
     with tempfile.TemporaryDirectory() as folder:
@@ -145,6 +156,7 @@ def test_known_spectrum():
                 wanted = heads[row["part"] == "value"][0].lost(row["latent_dim"])
                 for key in ("error", "error_least", "error_most", "fit_error"):
                     assert abs(row[key] - wanted) < 1e-6, (row, wanted)
+            check_stored(found["stored"], heads)
             metadata, tensors = read_safetensors(out)
             assert metadata["form"] == form, metadata
             assert tensors["layers.0.key_down"][0] == [G, DK, 16], tensors["layers.0.key_down"][0]

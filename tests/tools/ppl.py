@@ -108,17 +108,38 @@ def as_bf16(x):
     return struct.unpack("<f", struct.pack("<I", bits))[0]
 
 
+def through_latent(x, down, up):
+    """What a bf16 latent x . down gives back: up . latent; both matrices [len(x), L]."""
+    n = len(down) // len(x)
+    latent = [as_bf16(sum(v * m for v, m in zip(x, down[k::n]))) for k in range(n)]
+    return product(up, latent)
+
+
+def projected(w, expanded, rope):
+    """Rows of kv_b_proj and a key's rope part, each head's key and value through the layer's projector."""
+    rows, ropes = [], []
+    for h in range(HEADS):
+        at = h * (NOPE + VALUE)
+        key = through_latent(expanded[at:at + NOPE] + rope, *w["key"][h])
+        rows += key[:NOPE] + through_latent(expanded[at + NOPE:at + NOPE + VALUE], *w["value"][h])
+        ropes.append(key[NOPE:])
+    return rows, ropes
+
+
 def layer_forward(w, x, position, cache):
     normed = norm(x, w["input_layernorm"])
     kv = product(w["self_attn.kv_a_proj_with_mqa"], normed)
-    latent = [as_bf16(v) for v in norm(kv[:LATENT], w["self_attn.kv_a_layernorm"])]
-    cache.append((product(w["self_attn.kv_b_proj"], latent),
-                  [as_bf16(v) for v in turn(kv[LATENT:], position)]))
+    latent, rope = norm(kv[:LATENT], w["self_attn.kv_a_layernorm"]), turn(kv[LATENT:], position)
+    if "key" in w:
+        cache.append(projected(w, product(w["self_attn.kv_b_proj"], latent), rope))
+    else:
+        cache.append((product(w["self_attn.kv_b_proj"], [as_bf16(v) for v in latent]),
+                      [[as_bf16(v) for v in rope]] * HEADS))
     q = product(w["self_attn.q_proj"], normed)
     out = []
     for h in range(HEADS):
         row, at = q[h * (NOPE + ROPE):(h + 1) * (NOPE + ROPE)], h * (NOPE + VALUE)
-        keys = [e[at:at + NOPE] + k for e, k in cache]
+        keys = [e[at:at + NOPE] + k[h] for e, k in cache]
         values = [e[at + NOPE:at + NOPE + VALUE] for e, _ in cache]
         out += attend(row[:NOPE] + turn(row[NOPE:], position), keys, values)
     x = [a + b for a, b in zip(x, product(w["self_attn.o_proj"], out))]
@@ -129,12 +150,17 @@ def layer_forward(w, x, position, cache):
 
 
 class Oracle:
-    def __init__(self, weights):
+    def __init__(self, weights, projector=None):
         self.weights = weights
         self.layers = [{name.removeprefix(f"model.layers.{i}.").removesuffix(".weight"): values
                         for name, values in weights.items() if name.startswith(f"model.layers.{i}.")}
                        for i in range(LAYERS)]
         self.caches = [[] for _ in range(LAYERS)]
+        for i, layer in enumerate(self.layers if projector else []):
+            for part in ("key", "value"):
+                down, up = [projector[f"layers.{i}.{part}_{side}"] for side in ("down", "up")]
+                n = len(down) // HEADS
+                layer[part] = [(down[h * n:(h + 1) * n], up[h * n:(h + 1) * n]) for h in range(HEADS)]
 
     def step(self, token):
         x = self.weights["model.embed_tokens.weight"][token * HIDDEN:(token + 1) * HIDDEN]
@@ -143,8 +169,8 @@ class Oracle:
         return product(self.weights["lm_head.weight"], norm(x, self.weights["model.norm.weight"]))
 
 
-def oracle_nll(weights, ids):
-    oracle, total = Oracle(weights), 0.0
+def oracle_nll(weights, ids, projector=None):
+    oracle, total = Oracle(weights, projector), 0.0
     for i, token in enumerate(ids[:-1]):
         logits = oracle.step(token)
         top = max(logits)
@@ -197,6 +223,58 @@ def test_small_model_against_float64():
                 assert result["generated"] == [max(range(VOCAB), key=lambda t: last[t])]
         print(f"  KL against bf16: {kl}")
         assert kl["bf16"] == 0 < kl["int8"] < kl["nvfp4"] and 0 < kl["fp8"] < kl["nvfp4"], kl
+
+
+def read_floats(path):
+    with open(path, "rb") as f:
+        size, = struct.unpack("<Q", f.read(8))
+        header, data = json.loads(f.read(size)), f.read()
+    return {name: struct.unpack(f"<{(entry['data_offsets'][1] - entry['data_offsets'][0]) // 4}f",
+                                data[slice(*entry["data_offsets"])])
+            for name, entry in header.items() if name != "__metadata__"}
+
+
+def fit(folder, tokens, out):
+    """A projector of all dimensions: keys 32, values 8 in latents of 16."""
+    done = subprocess.run([LKV, "fit-projector", "--model", folder, "--tokens", tokens, "--latent-dim", "32",
+                           "--value-latent-dim", "16", "--out", out], capture_output=True, text=True, timeout=900)
+    assert done.returncode == 0, done.stderr
+
+
+def test_projected_heads_against_float64():
+    """Keys and values of every head in a LATENT_GQA cache: with all dimensions kept only rounding is left."""
+    if not os.path.exists(os.path.join(os.path.dirname(LKV), "lkv-fit-projector")):
+        print("  SKIPPED: lkv-fit-projector is not built; libgsl-dev is missing")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        weights, draw = make_weights(7), random.Random(11)
+        write_model(folder, weights)
+        ids, other = [[draw.randrange(VOCAB) for _ in range(n)] for n in (TOKENS, 150)]
+        projector = os.path.join(folder, "projector.safetensors")
+        fit(folder, write_tokens(folder, other, True), projector)
+        nll, last = oracle_nll(weights, ids, read_floats(projector))
+        plain, _ = oracle_nll(weights, ids)
+        tokens, gqa = write_tokens(folder, ids, True), ["--kind", "latent-gqa", "--projector", projector]
+        kl, wanted_bytes = {}, {"bf16": 2 * 3 * (64 + 32), "int8": 2 * 3 * (48 + 32), "nvfp4": 2 * 3 * (48 + 48)}
+        for fmt, count in wanted_bytes.items():
+            result = run_json(folder, tokens, fmt, *gqa, "--generate", "1")
+            assert set(result) == documented("ppl")[""], sorted(result)
+            assert (result["kind"], result["latent_dim"], result["value_latent_dim"]) == ("latent-gqa", 32, 16)
+            assert result["cache_bytes_per_token"] == count, result["cache_bytes_per_token"]
+            kl[fmt] = result["mean_kl"]
+            if fmt == "bf16":
+                check_close(result["perplexity"], math.exp(nll), 2e-5, "perplexity, heads in bf16")
+                check_close(result["perplexity"], math.exp(plain), 2e-3, "the same, not projected")
+                assert result["generated"] == [max(range(VOCAB), key=lambda t: last[t])]
+        kl["half"] = run_json(folder, tokens, "bf16", *gqa, "--latent-dim", "16")["mean_kl"]
+        print(f"  KL against bf16: {kl}")
+        assert 0 < kl["bf16"] < 1e-4 and kl["bf16"] < kl["int8"] < kl["nvfp4"] and kl["bf16"] < kl["half"], kl
+        for more, part in ((["--latent-dim", "24"], "need a multiple of 16"), (["--latent-dim", "48"], "at most 32")):
+            done = run(folder, tokens, "bf16", *gqa, *more)
+            assert done.returncode == 1 and part in done.stderr, done.stderr
+        assert run(folder, tokens, "bf16", *gqa[:2]).returncode == 2
+        done = run(folder, tokens, "bf16", *gqa[:3], os.path.join(folder, "model.safetensors"))
+        assert done.returncode == 1 and "layers.0.key_down" in done.stderr, done.stderr
 
 
 def test_loader_names_what_is_wrong():

@@ -128,6 +128,22 @@ int projector_read(struct projector *p, const char *path, struct engine_error *e
     return status;
 }
 
+int projector_keep(struct projector *p, uint32_t part, uint32_t latent, struct engine_error *error)
+{
+    const uint32_t had = p->latent[part];
+    if (!latent || latent % 16 || latent > had)
+        return engine_fail(error, "%u dimensions of a %s; need a multiple of 16, at most %u",
+                           latent, part_name(part), had);
+    const uint64_t rows = (uint64_t)p->num_heads * p->dim[part];
+    for (uint32_t i = 0; i < p->num_layers * NUM_SIDES; i++) {
+        float *m = *matrix_of(p, i / NUM_SIDES, part, i % NUM_SIDES);
+        for (uint64_t r = 0; r < rows; r++)
+            memmove(m + r * latent, m + r * had, latent * sizeof *m);
+    }
+    p->latent[part] = latent;
+    return 0;
+}
+
 /* ---- writing */
 
 static char *header_text(const struct projector *p, const char *form)

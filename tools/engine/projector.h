@@ -23,6 +23,9 @@ const char *part_name(uint32_t part); /* "key", "value" */
 /* Matrices of num_layers zeros in the shapes that p says. */
 int projector_create(struct projector *p, struct engine_error *error);
 void projector_free(struct projector *p);
+/* Keeps the first `latent` columns of a part's matrices: directions are by falling energy. A
+ * multiple of 16, at most what is there. */
+int projector_keep(struct projector *p, uint32_t part, uint32_t latent, struct engine_error *error);
 int projector_read(struct projector *p, const char *path, struct engine_error *error);
 /* form is noted in the file's metadata. */
 int projector_write(const struct projector *p, const char *path, const char *form,

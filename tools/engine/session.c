@@ -27,7 +27,7 @@ struct session {
     uint64_t token_bytes;
     size_t workspace_bytes;
     struct arrays arrays;
-    struct heads heads; /* with a tap */
+    struct heads heads; /* with a projector or a tap */
 };
 
 static int create_pool(struct session *s, struct engine_error *error)
@@ -43,6 +43,14 @@ static int create_pool(struct session *s, struct engine_error *error)
     desc.rope_dim = c->rope_dim;
     desc.rope_style = LKV_ROPE_INTERLEAVED;
     desc.num_layers = c->num_layers;
+    if (o->projector) {
+        desc.kind = LKV_KIND_LATENT_GQA;
+        desc.num_kv_heads = o->projector->num_heads;
+        desc.latent_dim = o->projector->latent[PART_KEY];
+        desc.value_latent_dim = o->projector->latent[PART_VALUE];
+        desc.rope_dim = 0;
+        desc.rope_style = LKV_ROPE_NONE;
+    }
     desc.max_seqs = 1;
     desc.num_blocks = s->table_width;
     lkv_block_info info = {.size = sizeof info};
@@ -67,7 +75,7 @@ static int create_plan(struct session *s, struct engine_error *error)
     desc.q_dtype = desc.out_dtype = LKV_DTYPE_F32;
     desc.q_form = LKV_Q_HEAD;
     desc.out_form = LKV_OUT_HEAD;
-    desc.nope_dim = c->nope_dim;
+    desc.nope_dim = c->nope_dim + (o->projector ? c->rope_dim : 0);
     desc.v_dim = c->v_dim;
     if (engine_api_check(s->api, s->api->lkv_plan_create(s->ctx, &desc, &s->plan), "plan", error))
         return -1;
@@ -83,6 +91,32 @@ static lkv_tensor tensor(void *data, uint32_t ndim, const int64_t *shape, const 
     return t;
 }
 
+/* One layer's projector in the place of W_UK and W_UV. */
+static int create_projector(struct session *s, uint32_t layer, struct engine_error *error)
+{
+    const struct projector *p = s->options.projector;
+    const struct projector_layer *from = &p->layers[layer];
+    const int64_t heads = p->num_heads;
+    lkv_model_desc model = model_describe(&s->model->config);
+    model.nope_dim = p->dim[PART_KEY];
+    model.latent_dim = p->latent[PART_KEY];
+    model.rope_dim = 0;
+    lkv_tensor t[2 * NUM_PARTS];
+    for (uint32_t i = 0; i < 2 * NUM_PARTS; i++) {
+        const int64_t dim = p->dim[i / 2], latent = p->latent[i / 2];
+        t[i] = tensor(i % 2 ? from->up[i / 2] : from->down[i / 2], 3,
+                      (int64_t[]){heads, dim, latent}, (int64_t[]){dim * latent, latent, 1});
+    }
+    lkv_weights_desc desc = {.size = sizeof desc,
+                             .key_down = &t[0],
+                             .key_up = &t[1],
+                             .value_down = &t[2],
+                             .value_up = &t[3]};
+    desc.flags = s->options.encode_flags & LKV_ENCODE_ROTATE ? LKV_WEIGHTS_ROTATE : 0;
+    lkv_status status = s->api->lkv_weights_create(s->ctx, &model, &desc, &s->weights[layer]);
+    return engine_api_check(s->api, status, "projector", error);
+}
+
 static int create_weights(struct session *s, const lkv_model_desc *model,
                           struct engine_error *error)
 {
@@ -90,6 +124,11 @@ static int create_weights(struct session *s, const lkv_model_desc *model,
     s->weights = calloc(c->num_layers, sizeof *s->weights);
     if (!s->weights)
         return engine_fail(error, "out of memory for %u layers", c->num_layers);
+    for (uint32_t i = 0; s->options.projector && i < c->num_layers; i++)
+        if (create_projector(s, i, error))
+            return -1;
+    if (s->options.projector)
+        return 0;
     const int64_t shape[2] = {(int64_t)c->num_heads * (c->nope_dim + c->v_dim), c->latent_dim};
     const int64_t stride[2] = {c->latent_dim, 1};
     for (uint32_t i = 0; i < c->num_layers; i++) {
@@ -128,9 +167,24 @@ static int create_objects(struct session *s, struct engine_error *error)
                                 .device = s->options.device};
     if (arrays_create(&s->arrays, &sizes, s->model, error))
         return -1;
-    if (s->options.tap && heads_create(&s->heads, sizes.config, sizes.max_chunk, error))
+    if ((s->options.tap || s->options.projector) &&
+        heads_create(&s->heads, sizes.config, sizes.max_chunk, error))
         return -1;
     return create_weights(s, &model, error);
+}
+
+static int check_projector(const struct model_config *c, const struct projector *p,
+                           struct engine_error *error)
+{
+    const uint32_t key = c->nope_dim + c->rope_dim;
+    if (p->num_layers == c->num_layers && p->num_heads == c->num_heads && p->dim[PART_KEY] == key &&
+        p->dim[PART_VALUE] == c->v_dim)
+        return 0;
+    return engine_fail(error,
+                       "the projector is for %u layers, %u heads, keys of %u, values of %u; the "
+                       "model has %u, %u, %u, %u",
+                       p->num_layers, p->num_heads, p->dim[PART_KEY], p->dim[PART_VALUE],
+                       c->num_layers, c->num_heads, key, c->v_dim);
 }
 
 int session_create(const struct engine_api *api, const struct model *model,
@@ -142,8 +196,10 @@ int session_create(const struct engine_api *api, const struct model *model,
     if (options->max_tokens > model->config.max_positions)
         return engine_fail(error, "%u tokens; the model has %u positions", options->max_tokens,
                            model->config.max_positions);
-    if (options->tap && options->device != LKV_DEVICE_CPU)
-        return engine_fail(error, "keys and values of heads are tapped on the CPU only");
+    if ((options->tap || options->projector) && options->device != LKV_DEVICE_CPU)
+        return engine_fail(error, "keys and values of heads are made on the CPU only");
+    if (options->projector && check_projector(&model->config, options->projector, error))
+        return -1;
     struct session *s = calloc(1, sizeof *s);
     if (!s)
         return engine_fail(error, "out of memory");
@@ -227,6 +283,25 @@ static lkv_batch batch_of(const struct session *s, uint32_t n)
     return batch;
 }
 
+/* What expand_layer has made, in place of the latent and its rope part. */
+static int append_heads(struct session *s, const lkv_append_args *given, uint32_t n,
+                        struct engine_error *error)
+{
+    const struct projector *p = s->options.projector;
+    const int64_t heads = p->num_heads, key_dim = p->dim[PART_KEY], value_dim = p->dim[PART_VALUE];
+    lkv_tensor key = tensor(s->heads.keys, 3, (int64_t[]){n, heads, key_dim},
+                            (int64_t[]){heads * key_dim, key_dim, 1});
+    lkv_tensor value = tensor(s->heads.values, 3, (int64_t[]){n, heads, value_dim},
+                              (int64_t[]){heads * value_dim, value_dim, 1});
+    lkv_append_args args = {.size = sizeof args,
+                            .latent = &key,
+                            .value = &value,
+                            .weights = s->weights[given->layer],
+                            .slots = given->slots,
+                            .layer = given->layer};
+    return engine_api_check(s->api, s->api->lkv_append(s->pool, &args, NULL), "append", error);
+}
+
 static int append_layer(struct session *s, uint32_t layer, uint32_t n, struct engine_error *error)
 {
     const struct model_config *c = &s->model->config;
@@ -242,6 +317,8 @@ static int append_layer(struct session *s, uint32_t layer, uint32_t n, struct en
     args.rope_table = s->rope;
     args.norm_weight = a->kv_norms[layer];
     args.norm_eps = c->rms_eps;
+    if (s->options.projector)
+        return append_heads(s, &args, n, error);
     return engine_api_check(s->api, s->api->lkv_append(s->pool, &args, arrays_stream(&s->arrays)),
                             "append", error);
 }
@@ -260,12 +337,18 @@ static int attend_layer(struct session *s, uint32_t layer, uint32_t n, struct en
                                (int64_t[]){heads * c->rope_dim, c->rope_dim, 1});
     lkv_tensor out = tensor(a->attended.device, 3, (int64_t[]){n, heads, c->v_dim},
                             (int64_t[]){heads * c->v_dim, c->v_dim, 1});
-    lkv_status status =
-        s->api->lkv_rope_apply(s->rope, &raw, &turned, a->positions.device, arrays_stream(a));
+    lkv_tensor whole =
+        tensor(q, 3, (int64_t[]){n, heads, head}, (int64_t[]){heads * head, head, 1});
+    const int joined = s->options.projector != NULL; /* q stays [nope | rope], turned in place */
+    lkv_status status = s->api->lkv_rope_apply(s->rope, &raw, joined ? &raw : &turned,
+                                               a->positions.device, arrays_stream(a));
     if (engine_api_check(s->api, status, "RoPE of q", error))
         return -1;
     lkv_batch batch = batch_of(s, n);
-    lkv_attend_args args = {.size = sizeof args, .q = &nope, .q_rope = &turned, .out = &out};
+    lkv_attend_args args = {.size = sizeof args,
+                            .q = joined ? &whole : &nope,
+                            .q_rope = joined ? NULL : &turned,
+                            .out = &out};
     args.weights = s->weights[layer];
     args.workspace = a->workspace.device;
     args.workspace_bytes = s->workspace_bytes;
@@ -279,7 +362,7 @@ static int attend_layer(struct session *s, uint32_t layer, uint32_t n, struct en
     return engine_api_check(s->api, status, "attend", error);
 }
 
-/* Makes keys and values of every head and shows them to the tap. */
+/* Makes keys and values of every head and shows them to the tap, if there is one. */
 static int expand_layer(struct session *s, uint32_t layer, uint32_t n, struct engine_error *error)
 {
     const struct model_config *c = &s->model->config;
@@ -297,7 +380,8 @@ static int expand_layer(struct session *s, uint32_t layer, uint32_t n, struct en
                                     .count = n,
                                     .keys = s->heads.keys,
                                     .values = s->heads.values};
-    s->options.tap(s->options.tap_user, &tap);
+    if (s->options.tap)
+        s->options.tap(s->options.tap_user, &tap);
     return 0;
 }
 
@@ -321,7 +405,7 @@ static int run_layer(struct session *s, uint32_t layer, uint32_t n, struct engin
     dense(s, a->normed, w->q_proj, a->q.host, (size_t[]){n, q_dim, hidden}, 0);
     dense(s, a->normed, w->kv_a_proj, a->kv.host,
           (size_t[]){n, c->latent_dim + c->rope_dim, hidden}, 0);
-    if (s->options.tap && expand_layer(s, layer, n, error))
+    if ((s->options.tap || s->options.projector) && expand_layer(s, layer, n, error))
         return -1;
     if (arrays_push_layer(a, n, error) || append_layer(s, layer, n, error) ||
         attend_layer(s, layer, n, error) || arrays_pull_attended(a, n, error))

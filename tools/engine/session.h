@@ -5,6 +5,7 @@
 #include <stdint.h>
 #include "tools/engine/api.h"
 #include "tools/engine/model.h"
+#include "tools/engine/projector.h"
 
 /* Keys and values of every head, once a layer and chunk. Lent for the call. */
 struct session_tap {
@@ -23,9 +24,11 @@ struct session_options {
     uint32_t tokens_per_block;
     uint32_t max_tokens; /* of the sequence */
     uint32_t max_chunk;  /* tokens of one session_run */
-    /* NULL: none. CPU only. */
+    /* NULL: the model's own MLA cache. Else keys and values of every head, projected, in a
+     * LATENT_GQA cache. Borrowed. CPU only. */
+    const struct projector *projector;
     void (*tap)(void *user, const struct session_tap *tap);
-    void *tap_user;
+    void *tap_user; /* tap NULL: none. CPU only. */
 };
 
 struct session;

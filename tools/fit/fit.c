@@ -23,6 +23,13 @@ void fit_create(struct fit *f, const struct sample_shape *shape, double held_sha
     *f = (struct fit){.shape = *shape, .held_share = held_share};
     f->parts =
         out_alloc((size_t)shape->num_layers * shape->num_heads * NUM_PARTS, sizeof *f->parts);
+    f->num_kept = out_alloc(shape->num_layers, sizeof *f->num_kept);
+    for (uint32_t part = 0; part < NUM_PARTS; part++) {
+        f->kept[part] = out_alloc(shape->num_layers, sizeof *f->kept[part]);
+        for (uint32_t i = 0; i < shape->num_layers; i++)
+            f->kept[part][i] =
+                out_alloc((size_t)KEPT_MAX * shape->num_heads * shape->dim[part], sizeof(float));
+    }
     for (uint32_t layer = 0; layer < shape->num_layers; layer++)
         for (uint32_t i = 0; i < shape->num_heads * NUM_PARTS; i++) {
             uint32_t part = i % NUM_PARTS, dim = shape->dim[part];
@@ -44,7 +51,26 @@ void fit_free(struct fit *f)
         free(f->parts[i].held_energy);
         spectrum_free(&f->parts[i].spectrum);
     }
+    for (uint32_t part = 0; part < NUM_PARTS; part++) {
+        for (uint32_t i = 0; i < f->shape.num_layers; i++)
+            free(f->kept[part][i]);
+        free(f->kept[part]);
+    }
+    free(f->num_kept);
     free(f->parts);
+}
+
+/* Held-out rows as they are, as long as there is room. */
+static void keep(const struct fit *f, const struct samples *s, uint64_t first)
+{
+    const uint64_t have = f->num_kept[s->layer], room = KEPT_MAX - have;
+    const uint64_t n = s->count - first < room ? s->count - first : room;
+    for (uint32_t part = 0; part < NUM_PARTS; part++) {
+        const size_t row = (size_t)f->shape.num_heads * f->shape.dim[part];
+        memcpy(f->kept[part][s->layer] + have * row, s->rows[part] + first * row,
+               n * row * sizeof(float));
+    }
+    f->num_kept[s->layer] += (uint32_t)n;
 }
 
 void fit_take(void *user, const struct samples *s)
@@ -61,6 +87,7 @@ void fit_take(void *user, const struct samples *s)
         moments_add(&p->fit, rows, fit, stride);
         moments_add(&p->held_out, rows + fit * stride, s->count - fit, stride);
     }
+    keep(f, s, fit);
 }
 
 static double trace(const struct moments *m)

@@ -7,6 +7,7 @@
 #include "tools/fit/source.h"
 
 enum { FORM_WHITENED, FORM_ORTHOGONAL };
+enum { KEPT_MAX = 512 }; /* held-out tokens a layer that are kept as they are */
 
 /* Keys or values of one head of one layer. */
 struct fit_part {
@@ -17,8 +18,10 @@ struct fit_part {
 
 struct fit {
     struct sample_shape shape;
-    double held_share;      /* last share of each text that the fit never sees */
-    struct fit_part *parts; /* [layers, heads, NUM_PARTS] */
+    double held_share;       /* last share of each text that the fit never sees */
+    struct fit_part *parts;  /* [layers, heads, NUM_PARTS] */
+    float **kept[NUM_PARTS]; /* [layers] of [KEPT_MAX, heads, D]: the first held-out tokens */
+    uint32_t *num_kept;      /* [layers] */
 };
 
 void fit_create(struct fit *f, const struct sample_shape *shape, double held_share);

@@ -8,7 +8,8 @@
 
 #include "tools/common/options.h"
 #include "tools/common/out.h"
-#include "tools/fit/fit.h"
+#include "tools/common/parse.h"
+#include "tools/fit/stored.h"
 
 enum { LATENT_STEP = 16 };
 
@@ -151,11 +152,59 @@ static void print_curve(const struct fit *f)
     out_table_print(t, stdout);
 }
 
-static void report(const struct options *o, const struct fit *f)
+static void add_stored(json_t *rows, const struct fit *f, const struct projector *p)
+{
+    for (uint32_t i = 0; i < 4 * NUM_PARTS; i++) {
+        const uint32_t format = LKV_FORMAT_BF16 + i % 4, part = i / 4;
+        const struct truncation e = stored_error(f, p, format, part);
+        json_array_append_new(
+            rows, json_pack("{s:s, s:i, s:s, s:o, s:o, s:o}", "part", part_name(part), "latent_dim",
+                            (int)p->latent[part], "format", format_name(format), "error",
+                            out_number(e.held_out), "error_least", out_number(e.least),
+                            "error_most", out_number(e.most)));
+    }
+}
+
+/* Truncation and rounding together, for each format of a pool: all dimensions of the projector,
+ * half and a quarter of them where they are multiples of 16. p keeps the last. */
+static json_t *stored(const struct fit *f, struct projector *p)
+{
+    json_t *rows = json_array();
+    add_stored(rows, f, p);
+    for (uint32_t i = 0; i < 2; i++) {
+        struct engine_error none;
+        const uint32_t key = p->latent[PART_KEY] / 2, value = p->latent[PART_VALUE] / 2;
+        if (key % LATENT_STEP || value % LATENT_STEP || projector_keep(p, PART_KEY, key, &none) ||
+            projector_keep(p, PART_VALUE, value, &none))
+            break;
+        add_stored(rows, f, p);
+    }
+    return rows;
+}
+
+static void print_stored(const json_t *rows)
+{
+    const char *const heads[] = {"part", "latent", "stored as", "error", "best head", "worst head"};
+    const char *const numbers[] = {"error", "error_least", "error_most"};
+    struct out_table *t = out_table_new(sizeof heads / sizeof *heads, heads);
+    for (size_t i = 0; i < json_array_size(rows); i++) {
+        const json_t *row = json_array_get(rows, i);
+        out_cell(t, "%s", json_string_value(json_object_get(row, "part")));
+        out_cell(t, "%d", (int)json_integer_value(json_object_get(row, "latent_dim")));
+        out_cell(t, "%s", json_string_value(json_object_get(row, "format")));
+        for (size_t k = 0; k < 3; k++)
+            out_cell(t, "%.4f", json_number_value(json_object_get(row, numbers[k])));
+    }
+    printf("the same, of the first %d held-out tokens, stored and read again:\n", KEPT_MAX);
+    out_table_print(t, stdout);
+}
+
+static void report(const struct options *o, const struct fit *f, struct projector *p)
 {
     const struct sample_shape *s = &f->shape;
     const struct fit_part *any = fit_part_at(f, 0, 0, PART_KEY);
     const unsigned long long samples = any->fit.count, held = any->held_out.count;
+    json_t *rows = stored(f, p);
     if (!o->json || strcmp(o->json, "-") != 0) {
         printf("%u layers, %u heads: fitted to %llu tokens, measured on %llu others\n"
                "keys %u -> %u, values %u -> %u, %s: %s\n"
@@ -163,26 +212,26 @@ static void report(const struct options *o, const struct fit *f)
                s->num_layers, s->num_heads, samples, held, s->dim[PART_KEY], o->latent[PART_KEY],
                s->dim[PART_VALUE], o->latent[PART_VALUE], o->form_text, o->out);
         print_curve(f);
+        print_stored(rows);
     }
-    out_json(json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:o}", "form", o->form_text,
-                       "layers", (int)s->num_layers, "kv_heads", (int)s->num_heads, "head_dim",
-                       (int)s->dim[PART_KEY], "value_dim", (int)s->dim[PART_VALUE], "latent_dim",
-                       (int)o->latent[PART_KEY], "value_latent_dim", (int)o->latent[PART_VALUE],
-                       "fit_tokens", (json_int_t)samples, "held_out_tokens", (json_int_t)held,
-                       "rows", curve(f)),
+    out_json(json_pack("{s:s, s:i, s:i, s:i, s:i, s:i, s:i, s:I, s:I, s:o, s:o}", "form",
+                       o->form_text, "layers", (int)s->num_layers, "kv_heads", (int)s->num_heads,
+                       "head_dim", (int)s->dim[PART_KEY], "value_dim", (int)s->dim[PART_VALUE],
+                       "latent_dim", (int)o->latent[PART_KEY], "value_latent_dim",
+                       (int)o->latent[PART_VALUE], "fit_tokens", (json_int_t)samples,
+                       "held_out_tokens", (json_int_t)held, "stored", rows, "rows", curve(f)),
              o->json);
 }
 
-static void write_projector(const struct options *o, const struct fit *f)
+static void make_projector(const struct options *o, const struct fit *f, struct projector *p)
 {
     struct engine_error error;
-    struct projector p = {.num_layers = f->shape.num_layers, .num_heads = f->shape.num_heads};
-    memcpy(p.dim, f->shape.dim, sizeof p.dim);
-    memcpy(p.latent, o->latent, sizeof p.latent);
-    must(projector_create(&p, &error), &error);
-    fit_projector(f, o->form, &p);
-    must(projector_write(&p, o->out, o->form_text, &error), &error);
-    projector_free(&p);
+    *p = (struct projector){.num_layers = f->shape.num_layers, .num_heads = f->shape.num_heads};
+    memcpy(p->dim, f->shape.dim, sizeof p->dim);
+    memcpy(p->latent, o->latent, sizeof p->latent);
+    must(projector_create(p, &error), &error);
+    fit_projector(f, o->form, p);
+    must(projector_write(p, o->out, o->form_text, &error), &error);
 }
 
 int main(int argc, char **argv)
@@ -193,14 +242,16 @@ int main(int argc, char **argv)
     struct sample_shape shape;
     struct source *source;
     struct fit fit;
+    struct projector projector;
     parse(argc, argv, &o);
     must(source_open(&o.source, &source, &shape, &error), &error);
     settle_latents(&o, &shape);
     fit_create(&fit, &shape, o.held_share);
     must(source_run(source, fit_take, &fit, &error), &error);
     must(fit_solve(&fit, &error), &error);
-    write_projector(&o, &fit);
-    report(&o, &fit);
+    make_projector(&o, &fit, &projector);
+    report(&o, &fit, &projector);
+    projector_free(&projector);
     fit_free(&fit);
     source_close(source);
     return EXIT_DONE;
