@@ -108,8 +108,8 @@ def main():
             continue
         results.append(json.loads(found[0]))
         print(row(results[-1], "cpu_s" if words.cpu_time else "wall_s"), flush=True)
-    if words.json:
-        words.json.write_text(json.dumps(results, indent=1) + "\n")
+        if words.json:
+            words.json.write_text(json.dumps(results, indent=1) + "\n")
 
 
 if __name__ == "__main__":
