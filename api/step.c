@@ -40,7 +40,7 @@ static lkv_status outputs_check(const lkv_step *s, uint64_t num_tokens, uint64_t
     LKV_TRY(lkvi_array_check(s->tokens, s->tokens ? num_tokens : 0, 4, "tokens"));
     LKV_TRY(lkvi_array_check(s->block_table, s->block_table ? n : 0, 4, "block_table"));
     LKV_TRY(lkvi_array_check(s->seq_lens, s->seq_lens ? n : 0, 4, "seq_lens"));
-    LKV_TRY(lkvi_array_check(s->q_indptr, s->q_indptr ? n : 0, 4, "q_indptr"));
+    LKV_TRY(lkvi_array_check(s->q_indptr, s->q_indptr ? n + 1ull : 0, 4, "q_indptr"));
     LKV_TRY(lkvi_array_check(s->slots, s->slots ? num_rows : 0, 8, "slots"));
     LKV_TRY(lkvi_array_check(s->positions, s->positions ? num_rows : 0, 4, "positions"));
     if ((s->slots || s->positions) && s->slots_capacity < num_rows)

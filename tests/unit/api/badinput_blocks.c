@@ -307,6 +307,7 @@ static void bad_steps(struct world *w)
     STEP(s.block_table = OFF(w->out.ids), "block_table", INVALID);
     STEP(s.seq_lens = OFF(w->out.seq_lens), "seq_lens", INVALID);
     STEP(s.q_indptr = OFF(w->out.q_indptr), "q_indptr", INVALID);
+    STEP((s.num_seqs = 0, s.q_indptr = OFF(w->out.q_indptr)), "q_indptr", INVALID);
     STEP(s.slots = OFF(w->out.slots), "slots", INVALID);
     STEP(s.positions = OFF(w->out.positions), "positions", INVALID);
     STEP(s.slots_capacity = 0, "slots_capacity is 0", INVALID);
