@@ -137,13 +137,16 @@ def check_text(text):
 
 
 def settle(prometheus, replay):
-    """The last snapshot has been scraped, and rules have seen it."""
+    """The last snapshot has been scraped a few times, so that rules have seen it; queries are for the
+    time of the last of these scrapes (on a busy machine a later one may fail)."""
     name = "latentkv_moe_gate_tokens_total"
     last = world.samples_of(replay.text())[name]
-    world.wait_for("the last scrape", lambda: prometheus.query(name)[0][1] == last, 30)
-    groups = prometheus.query(f"count_over_time({name}[{WINDOW_S}s])")[0][1]
-    world.wait_for("more scrapes", lambda: prometheus.query(
-        f"count_over_time({name}[{WINDOW_S}s])")[0][1] >= groups + 4, 30)
+
+    def scrapes():
+        found = prometheus.query(f"{name}[{WINDOW_S}s]")
+        times = [t for t, value in found[0][1] if float(value) == last] if found else []
+        return times if len(times) > 4 else None
+    prometheus.at = world.wait_for("scrapes of the last snapshot", scrapes, 60)[-1]
 
 
 def main():

@@ -81,6 +81,7 @@ class Prometheus:
     """A server with its own folder and port that scrapes one address."""
 
     def __init__(self, folder, address, rules, scrape_ms):
+        self.at = None  # the time that queries are for; None: now
         with socket.socket() as s:
             s.bind(("127.0.0.1", 0))
             self.port = s.getsockname()[1]
@@ -122,7 +123,8 @@ class Prometheus:
 
     def query(self, expr):
         """Instant vector: [(labels, value)], or of a range [(labels, [[time, value], ...])]."""
-        result = self.ask("query", query=expr)["result"]
+        when = {} if self.at is None else {"time": self.at}
+        result = self.ask("query", query=expr, **when)["result"]
         return [(r["metric"], r["values"] if "values" in r else float(r["value"][1]))
                 for r in result]
 
