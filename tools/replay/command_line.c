@@ -300,7 +300,8 @@ void replay_parse(int argc, char **argv, const char *doc, struct replay_options 
     n += run_rows(o, rows + n);
     n += more_rows(o, rows + n);
     n += moe_rows(&o->moe, rows + n);
-    memcpy(rows + n, own, num_own * sizeof *own);
+    if (num_own)
+        memcpy(rows + n, own, num_own * sizeof *own);
     options_parse(argc, argv, doc, rows, n + num_own, check, o);
     if (!o->blocks && !o->infinite && !is_set(&o->memory))
         o->memory.bytes = UINT64_C(8) << 30;
