@@ -26,7 +26,7 @@ class Server:
     """with Server(log, "int8", dtype="float32") as server: ...
 
     format None: vLLM's own backend. flags: further words of the command line. ranks: of tensor
-    parallelism, each a process of its own; one rank runs in the engine's, which starts sooner."""
+    parallelism."""
 
     def __init__(self, log, format, *, dtype="float32", cache_mib=256, flags=(), ranks=1,
                  **settings):
@@ -36,8 +36,7 @@ class Server:
             "--port", str(self.port), "--host", "127.0.0.1", "--served-model-name", "tiny",
             "--dtype", dtype, "--enforce-eager", "--max-model-len", "4608", "--max-num-seqs", "64",
             "--kv-cache-memory-bytes", str(cache_mib << 20), "--shutdown-timeout", "20",
-            "--tensor-parallel-size", str(ranks),
-            "--distributed-executor-backend", "mp" if ranks > 1 else "uni", *flags]
+            "--tensor-parallel-size", str(ranks), *flags]
         if format is None:
             self.command += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
         else:
