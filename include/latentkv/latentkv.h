@@ -829,7 +829,7 @@ typedef struct lkv_plan_desc {
     uint32_t out_dtype;          /* LKV_DTYPE_F32, F16, BF16 */
     uint32_t q_form;             /* LKV_Q_* */
     uint32_t out_form;           /* LKV_OUT_* */
-    /* q_len from which the decompressed path runs (Q_HEAD and OUT_HEAD only); 0: 256; UINT32_MAX:
+    /* q_len from which the decompressed path runs (MLA, Q_HEAD and OUT_HEAD); 0: 256; UINT32_MAX:
      * never. */
     uint32_t absorb_threshold;
     uint32_t flags;    /* LKV_PLAN_* */
