@@ -210,8 +210,8 @@ static void note_refused(struct moe *m, uint64_t refused)
     x->refused_with_room += s.blocks_held < s.blocks_max ? refused : 0;
 }
 
-/* Keys of the triggered tokens, their slots, their marks. rows[k] of key k is kept in handles until
- * the slots are known. */
+/* Keys of the triggered tokens, their slots, their marks. Until its slot is known, handles[k] is
+ * the row of key k. */
 static void put_payloads(struct moe *m, const int64_t *slots, uint64_t rows)
 {
     const uint32_t block = m->r->options.block_tokens;
