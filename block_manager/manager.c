@@ -135,6 +135,20 @@ static lkv_status build(struct lkvi_manager *m, const struct lkvi_manager_config
     return LKV_OK;
 }
 
+/* A short section: who waits may spin a little before it sleeps. */
+static int mutex_create(pthread_mutex_t *mutex)
+{
+    pthread_mutexattr_t attr;
+    if (pthread_mutexattr_init(&attr))
+        return 0;
+#ifdef PTHREAD_ADAPTIVE_MUTEX_INITIALIZER_NP
+    pthread_mutexattr_settype(&attr, PTHREAD_MUTEX_ADAPTIVE_NP);
+#endif
+    const int made = !pthread_mutex_init(mutex, &attr);
+    pthread_mutexattr_destroy(&attr);
+    return made;
+}
+
 /* Writers first: steps that follow one another without a gap must not keep an admission out. */
 static int locks_create(struct lkvi_manager *m)
 {
@@ -146,7 +160,7 @@ static int locks_create(struct lkvi_manager *m)
 #endif
     int made = !pthread_rwlock_init(&m->lock, &attr);
     pthread_rwlockattr_destroy(&attr);
-    if (made && pthread_mutex_init(&m->blocks_mutex, NULL)) {
+    if (made && !mutex_create(&m->blocks_mutex)) {
         pthread_rwlock_destroy(&m->lock);
         made = 0;
     }

@@ -123,8 +123,9 @@ struct lkvi_manager {
     /* Held shared by steps that run beside others (step.c), else whole. */
     pthread_rwlock_t lock;
     pthread_mutex_t blocks_mutex; /* under the shared lock: for all but claimed sequences */
-    int32_t busy;                 /* atomic: > 0 while steps have met others lately */
-    struct lkvi_arena *arena;
+    int32_t busy;                 /* atomic: rows until a step tries the whole lock first again */
+    /* Lines of their own: what every step writes, and what all of them only read. */
+    _Alignas(64) struct lkvi_arena *arena;
     uint32_t num_blocks, base_blocks; /* N and what KV may use */
     uint32_t num_ids;                 /* N and the host tier's blocks: M */
     uint32_t block_tokens, block_shift;
@@ -139,9 +140,9 @@ struct lkvi_manager {
     struct lkvi_order order;
     struct lkvi_index index;
     struct lkvi_keysets keysets;
-    struct lkvi_counts counts;
+    _Alignas(64) struct lkvi_counts counts;
     struct lkvi_sums sums;
-    struct lkvi_bucket buckets[LKVI_NUM_BUCKETS]; /* ascending */
+    _Alignas(64) struct lkvi_bucket buckets[LKVI_NUM_BUCKETS]; /* ascending */
     uint32_t num_buckets;
     uint64_t passed_fence;
     struct lkvi_seq *seqs; /* [max_seqs] */

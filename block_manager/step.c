@@ -360,29 +360,38 @@ static int plan_claimed(const struct lkvi_manager *m, const lkv_step *step, stru
     return tail->refs == 1 && !(tail->flags & LKVI_INDEXED);
 }
 
-static int plan_claimed_rows(struct lkvi_manager *m, const lkv_step *step, uint32_t *num_fresh)
+/* Of the claimed rows, those that need a block: num of them, all in [begin, end). */
+struct fresh_rows {
+    uint32_t num, begin, end;
+};
+
+static int plan_claimed_rows(struct lkvi_manager *m, const lkv_step *step, struct fresh_rows *fresh)
 {
-    *num_fresh = 0;
+    *fresh = (struct fresh_rows){0, 0, 0};
     for (uint32_t i = 0; i < step->num_seqs; i++) {
         prefetch_rows(m, step, i);
         struct lkvi_seq *s = claimed(m, step, i);
         if (!plan_claimed(m, step, s))
             return 0;
-        *num_fresh += s->plan_fresh;
+        if (!s->plan_fresh)
+            continue;
+        fresh->begin = fresh->num++ ? fresh->begin : i;
+        fresh->end = i + 1;
     }
     return 1;
 }
 
 /* Blocks for the rows that need one: all or none. */
-static int take_for_rows(struct lkvi_manager *m, const lkv_step *step, lkv_admission *result)
+static int take_for_rows(struct lkvi_manager *m, const lkv_step *step,
+                         const struct fresh_rows *fresh, lkv_admission *result)
 {
     struct lkvi_growth total = {0, 0, 0};
-    for (uint32_t i = 0; i < step->num_seqs; i++) {
+    for (uint32_t i = fresh->begin; i < fresh->end; i++) {
         struct lkvi_seq *s = claimed(m, step, i);
         if (s->plan_fresh && lkvi_grow_plan(m, s, 1, &total, result) != LKV_OK)
             return 0;
     }
-    for (uint32_t i = 0; i < step->num_seqs; i++) {
+    for (uint32_t i = fresh->begin; i < fresh->end; i++) {
         struct lkvi_seq *s = claimed(m, step, i);
         if (s->plan_fresh)
             lkvi_grow(m, s, NULL, 0);
@@ -391,24 +400,24 @@ static int take_for_rows(struct lkvi_manager *m, const lkv_step *step, lkv_admis
     return 1;
 }
 
-static int room_for_rows(struct lkvi_manager *m, const lkv_step *step, uint32_t num_fresh,
-                         lkv_admission *result)
+static int room_for_rows(struct lkvi_manager *m, const lkv_step *step,
+                         const struct fresh_rows *fresh, lkv_admission *result)
 {
     pthread_mutex_lock(&m->blocks_mutex);
     lkvi_room(m, 0, 0, 0, result);
-    const int done = !num_fresh || take_for_rows(m, step, result);
+    const int done = take_for_rows(m, step, fresh, result);
     pthread_mutex_unlock(&m->blocks_mutex);
-    result->num_blocks = num_fresh;
+    result->num_blocks = fresh->num;
     return done;
 }
 
 /* Under the shared lock. 0: nothing has happened. */
 static int step_beside(struct lkvi_manager *m, lkv_step *step, lkv_admission *result)
 {
-    uint32_t num_fresh;
+    struct fresh_rows fresh;
     if (m->sides || !claim_rows(m, step))
         return 0;
-    if (!plan_claimed_rows(m, step, &num_fresh) || !room_for_rows(m, step, num_fresh, result)) {
+    if (!plan_claimed_rows(m, step, &fresh) || !room_for_rows(m, step, &fresh, result)) {
         release_rows(m, step, step->num_seqs);
         return 0;
     }
@@ -417,7 +426,7 @@ static int step_beside(struct lkvi_manager *m, lkv_step *step, lkv_admission *re
     return 1;
 }
 
-enum { BUSY_STEPS = 1024 };
+enum { BUSY_ROWS = 1 << 20 }; /* 40 ms of one thread */
 
 /* 1: has the whole lock. 0: others are, or were lately, inside, and the step may run beside them.
  * Alone, claims would only cost time. */
@@ -430,7 +439,8 @@ static int lock_whole(struct lkvi_manager *m, const lkv_step *step)
         lkvi_lock(m);
         return 1;
     }
-    __atomic_store_n(&m->busy, busy ? busy - 1 : BUSY_STEPS, __ATOMIC_RELAXED);
+    const int32_t left = busy > (int32_t)step->num_seqs ? busy - (int32_t)step->num_seqs : 0;
+    __atomic_store_n(&m->busy, busy ? left : BUSY_ROWS, __ATOMIC_RELAXED);
     return 0;
 }
 

@@ -32,7 +32,11 @@ struct evict_cost {
     double metadata_bytes;     /* a block, of the larger pool when it is full */
 };
 struct evict_cost measure_evict(uint64_t small_blocks, uint64_t large_blocks);
-/* step calls a second, of eight threads together, to those of one */
-double measure_threads_ratio(void);
+/* Step calls a second of eight threads together to those of one: on one pool, and, what the cores
+ * give at most, on a pool each. */
+struct threads_ratio {
+    double one_pool, own_pools;
+};
+struct threads_ratio measure_threads_ratio(void);
 
 #endif

@@ -227,8 +227,7 @@ static void *work(void *arg)
         w->arrays.step.flags = LKV_STEP_TABLE_TAIL;
         w->calls++;
     }
-    atomic_store(w->stop,
-                 1); /* whose sequences are full ends it for all: nobody idles in the time */
+    atomic_store(w->stop, 1); /* full: it ends for all, nobody idles in the time */
     return NULL;
 }
 
@@ -243,18 +242,22 @@ static void join_workers(pthread_t *threads, uint32_t n, double seconds, atomic_
         pthread_join(threads[i], NULL);
 }
 
-/* Calls a second of n threads together. */
-static double threads_rate(uint32_t n, double seconds)
+/* Calls a second of n threads together, on one pool or on one each. */
+static double threads_rate(uint32_t n, uint32_t pools, double seconds)
 {
-    const uint64_t blocks = (uint64_t)n * THREAD_SEQS * (THREAD_MOST / MANAGER_BLOCK + 1);
-    struct manager m = manager_open(blocks, n * THREAD_SEQS, 0);
+    const uint32_t seqs = n / pools * THREAD_SEQS;
+    struct manager *managers = out_alloc(pools, sizeof *managers);
     struct worker *workers = out_alloc(n, sizeof *workers);
     pthread_t *threads = out_alloc(n, sizeof *threads);
     atomic_int stop = 0;
     uint64_t calls = 0;
-    for (uint32_t i = 0; i < n; i++)
+    for (uint32_t i = 0; i < pools; i++)
+        managers[i] = manager_open((uint64_t)seqs * (THREAD_MOST / MANAGER_BLOCK + 1), seqs, 0);
+    for (uint32_t i = 0; i < n; i++) {
+        struct manager *m = &managers[i % pools];
         workers[i] = (struct worker){
-            &m, open_step(&m, THREAD_SEQS, THREAD_CONTEXT, THREAD_MOST, 1000 * i + 17), &stop, 0};
+            m, open_step(m, THREAD_SEQS, THREAD_CONTEXT, THREAD_MOST, 1000 * i + 17), &stop, 0};
+    }
     const uint64_t begin = clock_ns();
     for (uint32_t i = 0; i < n; i++)
         if (pthread_create(&threads[i], NULL, work, &workers[i]))
@@ -265,19 +268,22 @@ static double threads_rate(uint32_t n, double seconds)
         calls += workers[i].calls;
         close_step(&workers[i].arrays);
     }
+    for (uint32_t i = 0; i < pools; i++)
+        manager_close(&managers[i]);
+    free(managers);
     free(workers);
     free(threads);
-    manager_close(&m);
     return (double)calls / elapsed;
 }
 
-/* One thread and eight take turns, so that a slow moment of the machine slows both. */
-double measure_threads_ratio(void)
+/* They take turns, so that a slow moment of the machine slows all. */
+struct threads_ratio measure_threads_ratio(void)
 {
-    struct series ratios = {0};
+    struct series shared = {0}, apart = {0};
     for (int i = 0; i < THREAD_ROUNDS; i++) {
-        const double one = threads_rate(1, 0.5);
-        series_add(&ratios, threads_rate(8, 0.5) / one);
+        const double one = threads_rate(1, 1, 0.5);
+        series_add(&shared, threads_rate(8, 1, 0.5) / one);
+        series_add(&apart, threads_rate(8, 8, 0.5) / one);
     }
-    return median_and_free(&ratios);
+    return (struct threads_ratio){median_and_free(&shared), median_and_free(&apart)};
 }
