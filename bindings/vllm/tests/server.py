@@ -35,7 +35,7 @@ class Server:
             sys.executable, "-m", "vllm.entrypoints.openai.api_server", "--model", str(MODEL),
             "--port", str(self.port), "--host", "127.0.0.1", "--served-model-name", "tiny",
             "--dtype", dtype, "--enforce-eager", "--max-model-len", "4608", "--max-num-seqs", "64",
-            "--kv-cache-memory-bytes", str(cache_mib << 20), "--shutdown-timeout", "20",
+            "--kv-cache-memory-bytes", str(cache_mib << 20), "--shutdown-timeout", "60",
             "--tensor-parallel-size", str(ranks), *flags]
         if format is None:
             self.command += ["--compilation-config", '{"custom_ops": ["-rotary_embedding"]}']
@@ -80,7 +80,7 @@ class Server:
     def __exit__(self, *_exception):
         self.process.terminate()
         try:
-            self.process.wait(60)
+            self.process.wait(120)
         except subprocess.TimeoutExpired:
             self.process.kill()
             self.process.wait()
