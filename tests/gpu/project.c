@@ -70,7 +70,15 @@ static void project(uint32_t weights, uint32_t in, uint32_t out, uint32_t T, uin
     struct array x = make(&r, (uint64_t)T * H * (from + pad), 1.0, in);
     struct array y = blank((uint64_t)T * H * (to + pad), out);
     struct lkvi_project_params p = {.num_tokens = T, .to_value = to_value};
-    p.weights = (struct lkvi_weights_view){uk.device, uv.device, weights, H, N, V, L, 0};
+    p.weights = (struct lkvi_weights_view){.w_uk = uk.device,
+                                           .w_uv = uv.device,
+                                           .dtype = weights,
+                                           .num_heads = H,
+                                           .nope_dim = N,
+                                           .v_dim = V,
+                                           .latent_dim = L,
+                                           .num_matrices = H,
+                                           .value_latent = L};
     p.in = (struct lkvi_heads){x.device, (int64_t)H * (from + pad), from + pad, in, 0};
     p.out = (struct lkvi_heads){y.device, (int64_t)H * (to + pad), to + pad, out, 0};
     size_t bytes;
@@ -211,7 +219,15 @@ static void heads(uint32_t H, uint32_t flags, uint32_t weights)
     void *d_table = to_device(table, sizeof table), *d_len = to_device(&len, 4);
     void *d_indptr = to_device(indptr, sizeof indptr);
     a.batch = (struct lkvi_batch_view){d_table, d_len, d_indptr, BLOCKS, T, 1, BLOCKS};
-    a.weights = (struct lkvi_weights_view){uk.device, uv.device, weights, H, N, V, L, 0};
+    a.weights = (struct lkvi_weights_view){.w_uk = uk.device,
+                                           .w_uv = uv.device,
+                                           .dtype = weights,
+                                           .num_heads = H,
+                                           .nope_dim = N,
+                                           .v_dim = V,
+                                           .latent_dim = L,
+                                           .num_matrices = H,
+                                           .value_latent = L};
     a.q = (struct lkvi_heads){q.device, (int64_t)H * N, N, LKV_DTYPE_BF16, 0};
     a.q_rope = (struct lkvi_heads){qr.device, (int64_t)H * R, R, LKV_DTYPE_BF16, 0};
     a.out = (struct lkvi_heads){out.device, (int64_t)H * V, V, LKV_DTYPE_BF16, 0};
