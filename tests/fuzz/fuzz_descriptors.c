@@ -24,7 +24,9 @@ static struct {
     lkv_plan *plan, *heads_plan;
     void *workspace;
     size_t workspace_bytes;
-    char *arena; /* ARENA bytes, 256-byte aligned: what every pointer points to */
+    char *arena;         /* ARENA bytes, 256-byte aligned: what every tensor points to */
+    int32_t arrays[256]; /* of a batch; apart, for an output over its own lengths is a lie too */
+    int64_t slots[T];
 } world;
 
 static uint64_t take(struct input *in, unsigned bytes)
@@ -221,7 +223,7 @@ static void fuzz_weights(struct input *in)
 static void fuzz_heads(struct input *in)
 {
     lkv_tensor a, b;
-    int64_t *slots = (int64_t *)(world.arena + ARENA / 2);
+    int64_t *slots = world.slots;
     for (int i = 0; i < T; i++)
         slots[i] = (int64_t)take(in, 2) - 50;
     lkv_append_args append = {.size = sizeof append};
@@ -248,7 +250,7 @@ static void fuzz_heads(struct input *in)
 static void fuzz_rows(struct input *in)
 {
     lkv_tensor a, b, c;
-    int64_t *slots = (int64_t *)(world.arena + ARENA / 2);
+    int64_t *slots = world.slots;
     for (int i = 0; i < T; i++)
         slots[i] = (int64_t)take(in, 2) - 50;
     lkv_append_args append = {.size = sizeof append};
@@ -269,7 +271,9 @@ static void fuzz_rows(struct input *in)
     gather.slots = a.shape[0] <= T && b.shape[0] <= T ? pointer(in, slots) : NULL;
     gather.value = take(in, 1) % 8 ? NULL : TENSOR(&c, 3, T, G, LV);
     known(lkv_gather(world.pool, pointer(in, &gather), NULL));
-    known(lkv_rope_apply(world.rope, TENSOR(&a, 2, T, R), &a, pointer(in, slots), NULL));
+    const lkv_tensor *rows = TENSOR(&a, 2, T, R);
+    const int32_t *positions = a.shape[0] <= T ? pointer(in, slots) : NULL;
+    known(lkv_rope_apply(world.rope, rows, &a, positions, NULL));
     known(lkv_rotate(world.ctx, TENSOR(&a, 2, T, L), &a, NULL));
 }
 
@@ -293,24 +297,26 @@ static void fuzz_plan(struct input *in)
     }
 }
 
-/* The arrays themselves are arbitrary too: 64 int32 of the input each. */
+/* The arrays themselves are arbitrary too. */
 static void fuzz_attend(struct input *in)
 {
     lkv_tensor q, q_rope, out, lse, entropy, bias;
     const int heads = take(in, 1) % 4 == 3; /* a LATENT_GQA pool with heads' dimensions */
     lkv_plan *planned = heads ? world.heads_plan : world.plan;
-    int32_t *arrays = (int32_t *)(world.arena + ARENA / 2);
+    int32_t *arrays = world.arrays;
     lkv_batch b = {.size = sizeof b, .num_seqs = 2, .max_blocks_per_seq = 4, .num_tokens = T};
-    memset(arrays, 0, 4096);
+    memset(arrays, 0, sizeof world.arrays);
     arrays[65] = T / 2;
     arrays[66] = T;
     for (int i = 0; i < 8; i++) {
         arrays[i] = (int32_t)take(in, 1);            /* table */
         arrays[128 + i] = (int32_t)take(in, 1) % 70; /* lengths */
     }
-    mutate(in, arrays, 256 * sizeof *arrays);
+    mutate(in, arrays, sizeof world.arrays);
     mutate_desc(in, &b, sizeof b);
     b.block_table_stride %= 64;
+    if (!b.block_table_stride && b.max_blocks_per_seq <= 1 << 30)
+        b.max_blocks_per_seq %= 64; /* then the stride: wider than the memory is a lie */
     b.block_table = pointer(in, arrays);
     b.q_indptr = pointer(in, arrays + 64);
     b.seq_lens = pointer(in, arrays + 128);
